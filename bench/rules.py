@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.plan.model import ungrouped
+from paddock.plan.plan import ungrouped
 from tests.support.syscalls import numbers
 
 RIGHTS = (

@@ -20,6 +20,7 @@ from paddock.version import __version__
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
     from paddock.approve.approvals import Approvals
+    from paddock.executors.background_shells import Shell, Shells
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     )
     from paddock.executors.run import Outcome, Result
     from paddock.executors.sandbox import SandboxExecutor
-    from paddock.executors.shells import Shell, Shells
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from paddock.text.redact import Redactor
     from paddock.tools.commands import CommandResult
     from paddock.tools.dispatch import Tools
-    from paddock.tools.files import Limits
+    from paddock.tools.file_tools import Limits
     from paddock.tools.policy.calls import ToolCall, ToolSpec
     from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
     from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome, ToolResult
@@ -166,7 +166,7 @@ _LAZY = {
     "FileWritten": "paddock.tools.result",
     "HostExecutor": "paddock.executors.host",
     "HostQuestion": "paddock.approve",
-    "Limits": "paddock.tools.files",
+    "Limits": "paddock.tools.file_tools",
     "LinuxSandbox": "paddock.executors.modes",
     "LinuxSandboxConfig": "paddock.policy.formats.executor_modes",
     "Listing": "paddock.tools.result",
@@ -185,8 +185,8 @@ _LAZY = {
     "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
     "Scope": "paddock.tools.policy.policy",
-    "Shell": "paddock.executors.shells",
-    "Shells": "paddock.executors.shells",
+    "Shell": "paddock.executors.background_shells",
+    "Shells": "paddock.executors.background_shells",
     "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",

@@ -4,7 +4,7 @@ questions from an inbox.
 
 from paddock.approve.callback import Callback, DenyAll
 from paddock.approve.inbox import Approver
-from paddock.approve.model import (
+from paddock.approve.questions import (
     AnyQuestion,
     Caller,
     HostQuestion,

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from paddock.approve.inbox import Approver, Inbox
 from paddock.approve.messages import Message, WithdrawMessage
-from paddock.approve.model import ToolQuestion, Verdict
+from paddock.approve.questions import ToolQuestion, Verdict
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import ToolApproval, load_approved

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import AnyQuestion, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 
 MAX_PARALLEL_CALLS = 32
 """Calls at the same time. Further questions wait, and their time runs meanwhile."""

@@ -11,7 +11,7 @@ import sys
 
 from paddock.approve import messages
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import AnyQuestion, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 from paddock.approve.server_socket import connect_to_server
 
 _PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # terminal type and language

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from paddock.approve import messages
-from paddock.approve.model import AnyQuestion, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 
 
 class Inbox(ABC):

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from paddock.approve.model import (
+from paddock.approve.questions import (
     AnyQuestion,
     Caller,
     HostQuestion,

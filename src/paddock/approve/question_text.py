@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paddock.approve.model import AnyQuestion, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.text.printable import printable
 
 MIN_ARGUMENT_LINES = 4  # lines of the arguments, on any screen size

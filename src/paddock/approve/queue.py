@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import AnyQuestion, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 
 MAX_KEPT_ANSWERS = 200
 MAX_UNSEEN_CHANGES = 1000  # changes that one watcher has not read yet

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from paddock.approve.model import AnyQuestion, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError

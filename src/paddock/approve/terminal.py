@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import AnyQuestion, Verdict
 from paddock.approve.question_text import (
     ANSWER_LINES,
     EXPLAINED,
@@ -38,6 +37,7 @@ from paddock.approve.question_text import (
     framed,
     shown,
 )
+from paddock.approve.questions import AnyQuestion, Verdict
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin

@@ -21,9 +21,9 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.model import Verdict
 from paddock.approve.page_server import HttpServer, PageRequest, Response
 from paddock.approve.question_text import QuestionText, text_of_question
+from paddock.approve.questions import Verdict
 from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError

@@ -11,7 +11,7 @@ from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
 from paddock.workspace.apply import ApplyOutcome, choose
-from paddock.workspace.model import Obstacle
+from paddock.workspace.change import Obstacle
 from paddock.workspace.replace_file import KEPT_DIR
 from paddock.workspace.review import Review, recovered, reviewed
 from paddock.workspace.sessions import Session

@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.policy.protected import is_flagged
 from paddock.text.printable import printable
-from paddock.workspace.model import Change, ChangeKind, Obstacle, TreeEntry, Type
+from paddock.workspace.change import Change, ChangeKind, Obstacle, TreeEntry, Type
 from paddock.workspace.replace_file import Roots
 from paddock.workspace.text_diff import DiffLine, Tag, count, is_binary, unified
 from paddock.workspace.tree import opened_file, parent_of

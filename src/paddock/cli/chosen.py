@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
+from paddock.workspace.change import Change, inside
 from paddock.workspace.conflicts import Selection
-from paddock.workspace.model import Change, inside
 from paddock.workspace.sessions import Session, find, is_session, of_directory, store_of
 
 

@@ -11,7 +11,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.workspace.model import Obstacle, Type
+from paddock.workspace.change import Obstacle, Type
 from paddock.workspace.review import reviewed
 from paddock.workspace.sessions import (
     BrokenDirectory,

@@ -12,7 +12,7 @@ from paddock.explain.read_plan import plan_of
 from paddock.explain.unlistable import lost_in_plan
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import (
+from paddock.plan.plan import (
     Files,
     Gate,
     GateRule,

@@ -10,7 +10,7 @@ from dataclasses import fields
 from paddock.cli.terminal_output import say
 from paddock.errors import Bug
 from paddock.launch.prepare import Preflight
-from paddock.plan.model import Container, IdRange, Level, Plan
+from paddock.plan.plan import Container, IdRange, Level, Plan
 
 _WIDTH_COLUMNS = 110
 _MARGIN = " " * 4

@@ -26,7 +26,7 @@ from paddock.explain.file_answer import FileAttempt, answer
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import NetworkReach
+from paddock.plan.plan import NetworkReach
 from paddock.policy import Origin, load
 from paddock.policy.glob import written
 from paddock.policy.hosts import allowed_host, read_host

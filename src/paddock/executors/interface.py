@@ -2,7 +2,7 @@
 only commands move.
 
 An executor starts processes and ends those that it owns. Time limits, output caps, streaming,
-cancelling and background shells are built on it once (run.py, shells.py), for all executors.
+cancelling and background shells are built on it once (run.py, background_shells.py), for all executors.
 ``spawn`` returns an object with the interface of ``asyncio.subprocess.Process``; the simplest
 executor returns one.
 """

@@ -33,7 +33,7 @@ from paddock.executors.interface import (
     shell_here,
 )
 from paddock.launch.prepare import Prepared, prepare
-from paddock.plan.model import EnvironmentRules, GateMatch, GateRule, Plan
+from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag

@@ -10,7 +10,7 @@ from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan import Plan
-from paddock.plan.model import NetworkReach
+from paddock.plan.plan import NetworkReach
 from paddock.policy.model import Action
 
 # Names of this machine itself.

@@ -11,7 +11,7 @@ from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
 from paddock.explain.file_answer import answer
 from paddock.explain.file_rules import Operation
 from paddock.plan import Plan
-from paddock.plan.model import EnvironmentRules
+from paddock.plan.plan import EnvironmentRules
 from paddock.policy.glob import component_matches
 from paddock.policy.model import Action
 

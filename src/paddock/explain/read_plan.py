@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from paddock.errors import Bug
-from paddock.plan.model import Http, Plan, ungrouped, ungrouped_hosts
+from paddock.plan.plan import Http, Plan, ungrouped, ungrouped_hosts
 from paddock.text.path_walk import Tree
 
 

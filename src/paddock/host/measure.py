@@ -6,8 +6,8 @@ from typing import Any
 
 from paddock.core import process as core
 from paddock.errors import CoreError
+from paddock.host.facts import Host, Probe, Usable
 from paddock.host.installation import own_paths
-from paddock.host.model import Host, Probe, Usable
 from paddock.text.path_walk import Tree
 
 

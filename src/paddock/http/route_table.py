@@ -15,7 +15,7 @@ from enum import Enum
 from paddock.errors import PolicyError
 from paddock.http.endpoints import allowed_by
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import Http
+from paddock.plan.plan import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
 from paddock.policy.routes import endpoint
 

@@ -18,7 +18,7 @@ from typing import Any
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import JournalError, PaddockError
-from paddock.plan.model import Plan
+from paddock.plan.plan import Plan
 
 _MAX_MESSAGE_BYTES = 64 * 1024
 _MAX_TEXT_CHARS = (

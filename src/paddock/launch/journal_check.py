@@ -11,7 +11,7 @@ import stat
 import time
 
 from paddock.errors import JournalError
-from paddock.plan.model import JournalPlan
+from paddock.plan.plan import JournalPlan
 
 _ELSEWHERE = (
     "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paddock.plan import Plan
-from paddock.plan.model import Files, PathGrant
 from paddock.plan.paths import touch, within
+from paddock.plan.plan import Files, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Tier
 

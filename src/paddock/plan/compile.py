@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
 from paddock.plan.files import FileLayout, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.http_routes import secret_variables, variables, without_secrets
-from paddock.plan.model import (
+from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
+from paddock.plan.paths import within
+from paddock.plan.plan import (
     EnvironmentRules,
     Files,
     Gate,
@@ -30,8 +32,6 @@ from paddock.plan.model import (
     ShellPlan,
     User,
 )
-from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
-from paddock.plan.paths import within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.plan.seccomp import nests, reaches_services, seccomp_of
 from paddock.plan.shell import shell_of, summary_of_shells

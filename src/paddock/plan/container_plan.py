@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.accounts import Accounts
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.compile import (
     LOST,
     is_strict,
@@ -25,7 +25,8 @@ from paddock.plan.compile import (
 from paddock.plan.execution import hold_off
 from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
 from paddock.plan.identity import IdMaps, identity_of
-from paddock.plan.model import (
+from paddock.plan.paths import touch
+from paddock.plan.plan import (
     Container,
     EnvironmentRules,
     Files,
@@ -40,7 +41,6 @@ from paddock.plan.model import (
     Seccomp,
     User,
 )
-from paddock.plan.paths import touch
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.plan.seccomp import nests, seccomp_of
 from paddock.policy.glob import Glob

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.policy.glob import Glob
 from paddock.policy.model import Deny, Filesystem
 

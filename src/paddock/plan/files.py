@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths, denied_paths_of
 from paddock.plan.execution import hold_off
@@ -20,8 +20,8 @@ from paddock.plan.grants import (
     temp_access,
 )
 from paddock.plan.landlock_files import Carving
-from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
+from paddock.plan.plan import Files, Level, Notice, Temp
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 

@@ -11,8 +11,8 @@ from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import TMP, RequestedGrant
 from paddock.plan.landlock_files import refuse_denied
-from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
+from paddock.plan.plan import Level, Notice, PathGrant
 
 # The private /dev and /proc of this tier contain no foreign terminals or processes, so their
 # content can be used.

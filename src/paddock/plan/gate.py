@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
-from paddock.plan.model import Files, Gate, GateMatch, GateRule, PathGrant
+from paddock.host.facts import Host
 from paddock.plan.paths import within
+from paddock.plan.plan import Files, Gate, GateMatch, GateRule, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Action, Policy, Rule, Source, Switch
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.host.model import Host
-from paddock.plan.model import Level, Notice, PathGrant
+from paddock.host.facts import Host
 from paddock.plan.paths import within
+from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paddock.errors import PolicyError
-from paddock.plan.model import Endpoint, Http, Inspected, RoutePlan, SecretPlace
+from paddock.plan.plan import Endpoint, Http, Inspected, RoutePlan, SecretPlace
 from paddock.policy import model
 from paddock.policy.model import ROUTE_TOKEN, CredentialKind, Deny, Policy, Switch, Tier
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.host.accounts import Accounts, IdSpan
-from paddock.plan.model import IdRange, Mappers
+from paddock.plan.plan import IdRange, Mappers
 
 IDS = 65536
 # Above all ranges that distributions and container managers assign; the last range that fits a

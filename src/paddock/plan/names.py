@@ -12,12 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import RequestedGrant
-from paddock.plan.model import Level, Notice, ProtectedNames
 from paddock.plan.paths import outermost, with_parents, within
+from paddock.plan.plan import Level, Notice, ProtectedNames
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
 from paddock.policy.protected import Group, bears, protected, protected_because

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.gate import ASK_TIMEOUT_S
 from paddock.plan.http_routes import http_of
-from paddock.plan.model import HostRule, Level, NetworkPlan, NetworkReach, Notice
+from paddock.plan.plan import HostRule, Level, NetworkPlan, NetworkReach, Notice
 from paddock.policy import model
 from paddock.policy.hosts import groups, read_host
 from paddock.policy.model import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.plan.model import Landlock, Seccomp
+from paddock.plan.plan import Landlock, Seccomp
 from paddock.policy.model import Syscalls, Tier
 
 # IPC objects of the user, which no grant covers. In its own ipc namespace the run sees only its

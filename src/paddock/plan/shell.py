@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
-from paddock.plan import model
+from paddock.host.facts import Host
 from paddock.plan.grants import TMP, RequestedGrant, asked_of, merged
-from paddock.plan.model import (
+from paddock.plan.paths import outermost, touch, within
+from paddock.plan.plan import (
     EnvironmentRules,
     Files,
     Landlock,
@@ -26,9 +26,9 @@ from paddock.plan.model import (
     PathGrant,
     Plan,
     Seccomp,
+    ShellPlan,
     User,
 )
-from paddock.plan.paths import outermost, touch, within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.glob import Glob
 from paddock.policy.model import (
@@ -71,7 +71,7 @@ _ASKED_FOR = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLA
 
 def shell_of(
     policy: Policy, host: Host, tier: Tier, landlock: Landlock | None, seccomp: Seccomp | None
-) -> model.ShellPlan | None:
+) -> ShellPlan | None:
     """None: shells are ordinary programs."""
     asked = _asked_for(policy)
     if asked is None:
@@ -94,7 +94,7 @@ def shell_of(
             where=str(asked.source),
             hint="let these calls pass in [syscalls]",
         )
-    return model.ShellPlan(
+    return ShellPlan(
         on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii")
     )
 

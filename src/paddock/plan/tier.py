@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.model import Access, Policy, Switch, Tier
 

@@ -13,10 +13,10 @@ from types import TracebackType
 from paddock.approve import AnyQuestion, Approver, Callback, Verdict
 from paddock.approve.approvals import Approvals
 from paddock.errors import UsageError
+from paddock.executors.background_shells import Shells
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.paths import with_parents, within

@@ -14,8 +14,8 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_rules import PRIVATE, Judge, Operation
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.model import Plan
 from paddock.plan.paths import within
+from paddock.plan.plan import Plan
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier, ToolSettings
@@ -23,7 +23,7 @@ from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler, Tools
-from paddock.tools.files import Limits
+from paddock.tools.file_tools import Limits
 from paddock.tools.policy.policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 

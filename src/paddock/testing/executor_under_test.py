@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paddock.executors.background_shells import Shells
 from paddock.executors.interface import CommandExecutor, CommandLine, NotStarted
 from paddock.executors.run import Result, run
-from paddock.executors.shells import Shells
 
 PATIENCE_S = 60.0
 

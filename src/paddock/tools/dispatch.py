@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 from paddock.approve.approvals import NOBODY, Approvals
-from paddock.approve.model import ToolQuestion, Verdict
+from paddock.approve.questions import ToolQuestion, Verdict
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
 from paddock.explain.file_rules import Operation, existing
@@ -30,8 +30,8 @@ from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
-from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
-from paddock.tools.place import OpenDenial, os_errors_as_results, real_path, require_open
+from paddock.tools.file_tools import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
+from paddock.tools.opened_name import OpenDenial, os_errors_as_results, real_path, require_open
 from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
 from paddock.tools.policy.policy import Decision, Step, ToolPolicy

@@ -27,9 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from paddock.workspace import kernel
-from paddock.workspace.conflicts import Terms, is_clean
-from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import (
+from paddock.workspace.change import (
     ROOT,
     Change,
     ChangeKind,
@@ -40,6 +38,8 @@ from paddock.workspace.model import (
     above,
     inside,
 )
+from paddock.workspace.conflicts import Terms, is_clean
+from paddock.workspace.copy import copy_entry
 from paddock.workspace.record import TEMPORARY, ApplyStep, Intent, Record
 from paddock.workspace.replace_file import LeftError, Roots, recover, settle
 from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from paddock.workspace.masked_names import HiddenNames
-from paddock.workspace.model import (
+from paddock.workspace.change import (
     ROOT,
     Change,
     ChangeKind,
@@ -24,6 +23,7 @@ from paddock.workspace.model import (
     above,
     inside,
 )
+from paddock.workspace.masked_names import HiddenNames
 from paddock.workspace.record import Record
 from paddock.workspace.repositories import Repositories
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 
-from paddock.workspace.model import PERMISSIONS, Type
+from paddock.workspace.change import PERMISSIONS, Type
 from paddock.workspace.tree import BLOCK_BYTES, entry, opened_file
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from paddock.core import process as core
 from paddock.policy.git_layout import GIT, layout
-from paddock.workspace.model import ROOT, Change, Type, inside
+from paddock.workspace.change import ROOT, Change, Type, inside
 from paddock.workspace.repositories import Repositories
 from paddock.workspace.tree import parent_of
 

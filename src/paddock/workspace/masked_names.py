@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paddock.workspace.model import inside
+from paddock.workspace.change import inside
 from paddock.workspace.protection import NameGlobs
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
-from paddock.workspace.model import ROOT
+from paddock.workspace.change import ROOT
 
 _GIT = ".git"
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paddock.errors import SessionError
-from paddock.workspace.model import FileVersion, TreeEntry, Type
+from paddock.workspace.change import FileVersion, TreeEntry, Type
 
 NAME = "applied.jsonl"
 TEMPORARY = ".paddock-"

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paddock.workspace.model import Change, ChangeKind, Type
+from paddock.workspace.change import Change, ChangeKind, Type
 from paddock.workspace.tree import BLOCK_BYTES, opened_file, parent_of
 
 

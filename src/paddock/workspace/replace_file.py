@@ -12,8 +12,8 @@ import shutil
 from dataclasses import dataclass
 
 from paddock.workspace import kernel
+from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import FileVersion, Type
 from paddock.workspace.record import ApplyStep, Record
 from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
 

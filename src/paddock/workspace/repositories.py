@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paddock.policy.git_layout import GIT, MAKING, is_part, is_written, make_one
-from paddock.workspace.model import ROOT, Change, above, inside
+from paddock.workspace.change import ROOT, Change, above, inside
 from paddock.workspace.tree import entry, parent_of
 
 

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.change import Change
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.git_state import harmful_state
-from paddock.workspace.model import Change
 from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in
 from paddock.workspace.scan import scan
 from paddock.workspace.sessions import Session, directories_of
-from paddock.workspace.trusted_paths import trusted_paths_in
+from paddock.workspace.trusted_outside import trusted_paths_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

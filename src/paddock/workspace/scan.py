@@ -21,7 +21,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.workspace.model import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
+from paddock.workspace.change import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
 from paddock.workspace.tree import BLOCK_BYTES, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."

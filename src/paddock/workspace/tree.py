@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from paddock.workspace import kernel
-from paddock.workspace.model import TreeEntry, Type
+from paddock.workspace.change import TreeEntry, Type
 
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

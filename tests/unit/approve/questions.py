@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock.approve import messages
 from paddock.approve.inbox import SocketInbox
-from paddock.approve.model import AnyQuestion, Caller, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, Caller, HostQuestion, Question, ToolQuestion
 
 
 def question(**changed: Any) -> Question:

@@ -118,7 +118,9 @@ def test_a_coroutine_may_answer_in_the_loop_of_who_asks() -> None:
 
 def test_no_answer_in_time_is_a_no_and_takes_the_question_back() -> None:
     never = threading.Event()
-    with Approvals(Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)) as desk:
+    with Approvals(
+        Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)
+    ) as desk:
         assert answers(desk, tool(timeout_s=0.01)) == [(Verdict.DENY, TIMEOUT)]
         never.set()
 

@@ -12,7 +12,7 @@ import pytest
 
 from paddock.approve import messages
 from paddock.approve.messages import AnswerMessage, WithdrawMessage
-from paddock.approve.model import Caller, HostQuestion, Parent, Question, Verdict
+from paddock.approve.questions import Caller, HostQuestion, Parent, Question, Verdict
 from paddock.errors import CoreError
 from tests.unit.approve.questions import asked, question, tool
 

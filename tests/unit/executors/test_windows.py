@@ -242,7 +242,7 @@ for name in ("fcntl", "termios", "pwd", "grp", "resource"):
     sys.modules[name] = None
 for name in ("SIGKILL", "SIGSTOP", "SIGHUP"):
     delattr(signal, name)
-import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, paddock.executors.windows
+import paddock.executors.wsl, paddock.executors.distro, paddock.executors.background_shells, paddock.executors.windows
 print("imported")
 """
 

@@ -87,7 +87,9 @@ def test_nobody_is_led_to_open_the_whole_home(judge: Judge, tmp_path: Path) -> N
 def test_names_of_descriptors_are_the_callers_own(judge: Judge) -> None:
     for path in ("/proc/self/fd/3", "/dev/fd/3", "/dev/stdin"):
         assert (
-            refusal(judge, ObservedCall(op="write", create=False, path=path, program="/p"), home="/h")
+            refusal(
+                judge, ObservedCall(op="write", create=False, path=path, program="/p"), home="/h"
+            )
             is None
         )
 

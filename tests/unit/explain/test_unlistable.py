@@ -62,9 +62,7 @@ def test_many_closed_places_are_counted() -> None:
     "pattern", ["/srv/**", "/srv-other/key", "/opt/key", "**/.env", "/srv/*/key"]
 )
 def test_a_deny_that_carves_nothing_takes_no_listing(pattern: str) -> None:
-    assert (
-        list(lost_in_policy(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
-    )
+    assert list(lost_in_policy(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
 
 
 @pytest.mark.parametrize("access", [Access.WRITE, Access.EXEC])

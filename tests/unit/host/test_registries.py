@@ -29,7 +29,9 @@ def bare_machine(world: World) -> None:
 def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
     trees = tuple(Tree(path=path) for path in (str(world.work), *reach))
     reachable = WritableHistory(trees=trees)
-    return discover([group], world.origin, reachable, registry_snapshot(), etc=str(world.system))[group]
+    return discover([group], world.origin, reachable, registry_snapshot(), etc=str(world.system))[
+        group
+    ]
 
 
 def hosts(world: World, group: str) -> list[str]:

@@ -134,7 +134,9 @@ def test_a_link_counts_by_where_it_leads_too(world: World) -> None:
     (world.work / ".git" / "config").write_text("[core]\nhooksPath = hooks\n")
     assert paths(surveyed(world)) == {f"{world.work}/hooks", f"{world.work}/real"}
     (world.root / "alias").symlink_to(world.work)
-    assert surveyed(world, world.root / "alias").resolved_paths == {f"{world.root}/alias": str(world.work)}
+    assert surveyed(world, world.root / "alias").resolved_paths == {
+        f"{world.root}/alias": str(world.work)
+    }
 
 
 def test_the_search_path_matters_where_the_home_can_be_written(world: World) -> None:

@@ -98,14 +98,19 @@ def test_what_another_run_records_meanwhile_is_in_the_plan(
     assert count == [0, 1, 2]
     assert {str(other), str(world.work)} <= set(reached(found))
     assert found.host.journals == (str(other),)
-    assert (found.writable_history, found.journals) == (WritableHistory.read(state), JournalHistory.read(state))
+    assert (found.writable_history, found.journals) == (
+        WritableHistory.read(state),
+        JournalHistory.read(state),
+    )
 
 
 def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None:
     found = prepared(world, MAKING)
     made = world.work / "out"
     assert made.is_dir()
-    inodes = {tree.path: tree.identity.inode for tree in found.writable_history.trees if tree.identity}
+    inodes = {
+        tree.path: tree.identity.inode for tree in found.writable_history.trees if tree.identity
+    }
     assert inodes[str(made)] == made.stat().st_ino
     assert found.writable_history.trees == found.host.previously_writable
 

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.host.surroundings import Terrain, TrustedPath
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Files, Level
+from paddock.plan.plan import Files, Level
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem, Grant, PolicyFile, Sourced
 from paddock.policy.protected import protected

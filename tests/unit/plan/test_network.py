@@ -14,7 +14,7 @@ from paddock.errors import HostError, PolicyError
 from paddock.host.registries import Registry
 from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import NetworkPlan, NetworkReach
+from paddock.plan.plan import NetworkPlan, NetworkReach
 from paddock.policy import Policy, Request
 from paddock.policy.model import Access, Action, Destination, Source, Sourced, Switch, Tier
 from tests.unit.policy.world import World

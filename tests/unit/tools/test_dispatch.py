@@ -10,13 +10,13 @@ import pytest
 
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
 from paddock.approve.approvals import Approvals
-from paddock.approve.model import Verdict
 from paddock.approve.question_text import text_of_question
+from paddock.approve.questions import Verdict
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
 from paddock.tools.commands import CommandResult
 from paddock.tools.dispatch import Tools
-from paddock.tools.files import Limits
+from paddock.tools.file_tools import Limits
 from paddock.tools.result import ToolOutcome
 from tests.unit.tools.calls import Answers, Echo, call, lenient
 

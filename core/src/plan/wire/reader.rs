@@ -1,5 +1,5 @@
 //! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII
-//! (src/paddock/plan/model.py).
+//! (src/paddock/plan/plan.py).
 //!
 //! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8,
 //! which was a third of a launch. What has blanks, other letters or other numbers was not written

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from paddock.executors.background_shells import Shells, ShellStatus
 from paddock.executors.interface import Size
-from paddock.executors.shells import Shells, ShellStatus
 from paddock.testing.executor_under_test import (
     PATIENCE_S,
     ExecutorUnderTest,

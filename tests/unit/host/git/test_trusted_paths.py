@@ -162,7 +162,8 @@ def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
     """What git would obey by the next one is not known."""
     configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MAX_CONFIG_FILES)))
     with pytest.raises(
-        PolicyError, match=f"includes more than {MAX_CONFIG_FILES} files .*/r/.git/config: include.path"
+        PolicyError,
+        match=f"includes more than {MAX_CONFIG_FILES} files .*/r/.git/config: include.path",
     ):
         trusted(top)
 

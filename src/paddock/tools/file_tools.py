@@ -13,7 +13,7 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.place import (
+from paddock.tools.opened_name import (
     OpenDenial,
     OpenedName,
     kind_of,
