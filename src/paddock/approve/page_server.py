@@ -16,7 +16,7 @@ from paddock.http.message import Answer, Malformed, Reader, Writer, answer_bytes
 # Connections that have sent nothing yet. A command with network access can open any number of them.
 MAX_SILENT_CONNECTIONS = 256
 MAX_CONNECTIONS = 64  # connections that are answered at the same time
-REQUEST_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 * 1024
 
 
@@ -109,7 +109,7 @@ class _Conversation:
     async def request(self) -> PageRequest | None:
         """None: the request was invalid and has been answered."""
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 request = await self._request()
         except Malformed:
             await self.respond(Response(status=HTTPStatus.BAD_REQUEST))
@@ -176,5 +176,5 @@ class _Conversation:
 
     async def _send(self, data: bytes) -> None:
         self._writer.write(data)
-        async with asyncio.timeout(REQUEST_S):
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
             await self._writer.drain()

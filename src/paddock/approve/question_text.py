@@ -111,8 +111,8 @@ def shown(question: AnyQuestion, more: int, *, columns: int, rows: int | None) -
     """
     some = None if rows is None else MAX_OTHER_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
-    text = text_of_question(question, whole=rows is None)
-    title, facts = f"paddock: {text.title}{waiting}", list(text.facts)
+    content = text_of_question(question, whole=rows is None)
+    title, facts = f"paddock: {content.title}{waiting}", list(content.facts)
     if (
         isinstance(question, ToolQuestion) and len(title) >= columns
     ):  # the name of the tool is untrusted text
@@ -123,8 +123,8 @@ def shown(question: AnyQuestion, more: int, *, columns: int, rows: int | None) -
     below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
     room = None if rows is None else rows - 1 - len(below) - ANSWER_LINES
     if room is not None:
-        room = max(MIN_ARGUMENT_LINES, room // 2 if text.diff else room)
-    lines = _some([piece for line in text.lines for piece in _folded("", line, columns)], room)
+        room = max(MIN_ARGUMENT_LINES, room // 2 if content.diff else room)
+    lines = _some([piece for line in content.lines for piece in _folded("", line, columns)], room)
     return "".join(f"{line}\n" for line in (title, *lines, *below))
 
 

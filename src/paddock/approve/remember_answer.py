@@ -20,8 +20,8 @@ from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
 from paddock.policy.trust.approved import (
     Approved,
     ToolApproval,
+    approved_path,
     load_approved,
-    place,
     read_approved,
 )
 
@@ -56,14 +56,14 @@ def written(approval: Approval) -> str:
 def host_for(question: HostQuestion, origin: Origin) -> Destination:
     host = f"[{question.host}]" if ":" in question.host else question.host
     return allowed_host(
-        f"{host}:{question.port}", Source(file=place(origin), line=1, key="host[0]")
+        f"{host}:{question.port}", Source(file=approved_path(origin), line=1, key="host[0]")
     ).value
 
 
 def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
     from paddock.text.redact import Redactor
 
-    shown = place(origin)
+    shown = approved_path(origin)
     approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)
     if not question.subject:
         raise PolicyError("the call says nothing that a rule could be about", where=shown)
@@ -78,7 +78,7 @@ def rule_for(question: Question, origin: Origin) -> Rule:
     """The rule for this program with these arguments in this directory only. Raises PolicyError
     with the reason if no rule can express it.
     """
-    shown = place(origin)
+    shown = approved_path(origin)
     expression = str(core.ask("exactly", question=canonical(question.argv)))
     matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
     taken = {rule.id for rule in load_approved(origin).rules}
@@ -102,7 +102,7 @@ def rule_for(question: Question, origin: Origin) -> Rule:
 
 def keep(approval: Approval, origin: Origin) -> None:
     """Adds the entry to the file completely or not at all. Existing text stays unchanged."""
-    path = place(origin)
+    path = approved_path(origin)
     try:
         with _locked(origin.config_dir):
             known = load_approved(origin)

@@ -25,7 +25,7 @@ from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
 MAX_RUNS = 256  # runs at the same time
-HELLO_S = 5.0
+HELLO_TIMEOUT_S = 5.0
 
 
 def server_dir(uid: int) -> str:
@@ -93,7 +93,7 @@ class ServerSocket:
         try:
             with contextlib.suppress(OSError, CoreError):
                 pid, uid = _peer(sock)
-                sock.settimeout(HELLO_S)
+                sock.settimeout(HELLO_TIMEOUT_S)
                 if uid == os.getuid() and self._knows(sock.recv(messages.MAX_MESSAGE_BYTES)):
                     sock.settimeout(None)
                     self._on_run(SocketInbox(sock), f"process {pid}")

@@ -41,13 +41,15 @@ from paddock.approve.questions import AnyQuestion, Verdict
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.trust.approved import place
+from paddock.policy.trust.approved import approved_path
 
 BY = "terminal"
 TTY = "/dev/tty"
-SETTLE_S = 1.0  # time for a person who was answering a withdrawn question to see that it is gone
-BACKGROUND_S = 0.5  # poll interval: no event reports that a job comes to the foreground
-SIZE_S = 0.2  # poll interval for the size of a window that is too small
+WITHDRAWN_NOTICE_S = (
+    1.0  # time for a person who was answering a withdrawn question to see that it is gone
+)
+FOREGROUND_POLL_S = 0.5  # poll interval: no event reports that a job comes to the foreground
+WINDOW_SIZE_POLL_S = 0.2  # poll interval for the size of a window that is too small
 INTERRUPT = b"\x03"
 
 _CHOICES = {
@@ -60,9 +62,9 @@ _CHOICES = {
     "deny": Verdict.DENY,
     "": Verdict.DENY,
 }
-_ASKED = "once, session, always or deny? (the whole word; Enter: deny) "
-_LARGER = "make the window larger, then it is shown (Enter: deny) "
-_CONFIRM = "write it? yes, Enter: no "
+_PROMPT = "once, session, always or deny? (the whole word; Enter: deny) "
+_ENLARGE_PROMPT = "make the window larger, then it is shown (Enter: deny) "
+_CONFIRM_PROMPT = "write it? yes, Enter: no "
 
 
 class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
@@ -99,7 +101,7 @@ class Terminal:
         fd = os.open(TTY, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         announced = False
         while not inbox.closed:
-            inbox.wait(timeout_s=BACKGROUND_S if announced else None)
+            inbox.wait(timeout_s=FOREGROUND_POLL_S if announced else None)
             inbox.read()
             if not inbox.open():
                 announced = False
@@ -108,7 +110,7 @@ class Terminal:
                 # otherwise the question would not appear on the screen
                 termios.tcflow(fd, termios.TCOON)
                 last = None
-                with contextlib.suppress(_NotOurs), _taken(fd, self.core):
+                with contextlib.suppress(_NotOurs), _holding_terminal(fd, self.core):
                     last = self._ask_all(fd, inbox)
                 if last:
                     inbox.answer(*last, BY)
@@ -142,7 +144,7 @@ class Terminal:
                 with screen.page():
                     if exchanged:
                         _let_see(screen, inbox, question)
-                    verdict = self._asked(fd, screen, inbox, question, more)
+                    verdict = self._ask(fd, screen, inbox, question, more)
             except _Withdrawn:
                 exchanged = True
                 continue
@@ -152,7 +154,7 @@ class Terminal:
             inbox.answer(question, verdict, BY)
         return None
 
-    def _asked(
+    def _ask(
         self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion, more: int
     ) -> Verdict:
         _set(
@@ -162,7 +164,12 @@ class Terminal:
         while True:
             try:
                 line = self._line(
-                    fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits
+                    fd,
+                    screen,
+                    inbox,
+                    question,
+                    _PROMPT if fits else _ENLARGE_PROMPT,
+                    awaits_size=not fits,
                 )
             except _Disturbed:
                 screen.write("the terminal was changed meanwhile; once more:\n")
@@ -213,8 +220,8 @@ class Terminal:
         try:
             approval = approval_for(question, self.origin)
             rule = framed(written(approval), columns=min(screen.size.columns, MAX_COLUMNS))
-            screen.write(f"to {place(self.origin)}:\n{rule}")
-            if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
+            screen.write(f"to {approved_path(self.origin)}:\n{rule}")
+            if self._line(fd, screen, inbox, question, _CONFIRM_PROMPT) != "yes":
                 return False
             keep(approval, self.origin)
         except _Disturbed:
@@ -241,7 +248,7 @@ class Terminal:
         termios.tcflush(fd, termios.TCIFLUSH)
         screen.write(asked)
         while True:
-            ready = inbox.wait(fd, timeout_s=SIZE_S if awaits_size else None)
+            ready = inbox.wait(fd, timeout_s=WINDOW_SIZE_POLL_S if awaits_size else None)
             inbox.read()
             if inbox.closed or not inbox.is_open(question):
                 # The command must not read half an answer.
@@ -273,7 +280,7 @@ def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
     else that was typed too early.
     """
     screen.write("the question before was taken back; this is another one:\n")
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + WITHDRAWN_NOTICE_S
     while (left := deadline - time.monotonic()) > 0:
         inbox.wait(timeout_s=left)
         inbox.read()
@@ -282,7 +289,7 @@ def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
 
 
 @contextlib.contextmanager
-def _taken(fd: int, core: int) -> Iterator[None]:
+def _holding_terminal(fd: int, core: int) -> Iterator[None]:
     """Takes the terminal and sets it for a person who types a line. Restores both afterwards."""
     holder, settings = os.tcgetpgrp(fd), termios.tcgetattr(fd)
     os.tcsetpgrp(fd, os.getpgrp())

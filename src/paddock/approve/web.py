@@ -28,7 +28,7 @@ from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.trust.approved import place
+from paddock.policy.trust.approved import approved_path
 
 BY = "web"
 HOST = "127.0.0.1"
@@ -102,7 +102,7 @@ class Web:
                 headers = (*_HEADERS, ("Content-Type", "text/event-stream"))
                 return Response(status=HTTPStatus.OK, headers=headers, stream=self._events())
             case "POST", "whole" | "rule" | "answer":
-                return await self._asked(name, request)
+                return await self._handle_question(name, request)
             case _:
                 return _plain(HTTPStatus.NOT_FOUND, "there is nothing here")
 
@@ -122,7 +122,7 @@ class Web:
             "history": [_settled(one) for one in history[-MAX_SHOWN_QUESTIONS:][::-1]],
         }
 
-    async def _asked(self, name: str, request: PageRequest) -> Response:
+    async def _handle_question(self, name: str, request: PageRequest) -> Response:
         try:
             text = json.loads(request.body)
             number, verdict = text["id"], text.get("verdict")
@@ -138,16 +138,16 @@ class Web:
                 case "rule":
                     return _json(
                         {
-                            "place": place(self._origin),
+                            "place": approved_path(self._origin),
                             "rule": await asyncio.to_thread(self._rule, pending),
                         }
                     )
                 case _:
-                    return await self._answered(pending, verdict)
+                    return await self._store_answer(pending, verdict)
         except PaddockError as error:
             return _plain(HTTPStatus.CONFLICT, f"{error.message}: no rule was written")
 
-    async def _answered(self, pending: PendingQuestion, verdict: object) -> Response:
+    async def _store_answer(self, pending: PendingQuestion, verdict: object) -> Response:
         if verdict == "always":
             await asyncio.to_thread(self._rule, pending, write=True)
             verdict = Verdict.SESSION.value
@@ -191,12 +191,12 @@ def _question(pending: PendingQuestion, *, whole: bool = False) -> dict[str, Any
     }
 
 
-def _some(text: QuestionText) -> QuestionText:
+def _some(content: QuestionText) -> QuestionText:
     return QuestionText(
-        title=text.title,
-        lines=tuple(map(_cut, text.lines[:MAX_LINES])),
-        facts=tuple((label, _cut(text)) for label, text in text.facts),
-        diff=tuple(map(_cut, text.diff[:MAX_LINES])),
+        title=content.title,
+        lines=tuple(map(_cut, content.lines[:MAX_LINES])),
+        facts=tuple((label, _cut(text)) for label, text in content.facts),
+        diff=tuple(map(_cut, content.diff[:MAX_LINES])),
     )
 
 

@@ -102,4 +102,4 @@ def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
     if flagged and not dry_run:
         say(f"{FLAGGED}: {', '.join(flagged)}")
     if any(change.overwrites for change in outcome.applied) and not dry_run:
-        say(f"the host's versions are in {session.place}/{KEPT_DIR}")
+        say(f"the host's versions are in {session.path}/{KEPT_DIR}")

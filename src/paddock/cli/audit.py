@@ -157,7 +157,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         chain = verify(journal)
     except JournalError as error:
         chain = error.message
-    page = report(events, chain=chain, what=_named(options, journal), unreadable=unreadable)
+    page = report(events, chain=chain, description=_named(options, journal), unreadable=unreadable)
     if options.output is None:
         sys.stdout.write(page)
     else:

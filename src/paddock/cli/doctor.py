@@ -82,9 +82,12 @@ def execute(arguments: list[str]) -> int:
         )
         needs = "" if probe.held else f" (needs {probe.needs})"
         say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
-    for what, tried in (("full tier", host.namespaces), ("copy-on-write workspaces", host.overlay)):
+    for subject, tried in (
+        ("full tier", host.namespaces),
+        ("copy-on-write workspaces", host.overlay),
+    ):
         if not tried.usable:
-            say(f"no {what} here: {tried.refusal}")
+            say(f"no {subject} here: {tried.refusal}")
     if tier:
         say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
         say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
@@ -99,17 +102,17 @@ def execute(arguments: list[str]) -> int:
 
 def _needed(probe: Probe, plan: Plan) -> bool:
     """Whether the plan needs this mechanism. The others were tried for the report only."""
-    kind, _, what = probe.mechanism.partition(" ")
+    kind, _, subject = probe.mechanism.partition(" ")
     match kind:
         case "landlock":
             known = {*plan.landlock.handled, *plan.landlock.scoped} if plan.landlock else set()
             optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
             optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
-            if what == "tcp ports":
+            if subject == "tcp ports":
                 return _pins(plan)
-            return bool(plan.landlock) and optional.get(what, "read_file") in known
+            return bool(plan.landlock) and optional.get(subject, "read_file") in known
         case "user":
-            return plan.tier is Tier.FULL if what == "namespace" else plan.gate is not None
+            return plan.tier is Tier.FULL if subject == "namespace" else plan.gate is not None
         case "ptrace":
             return plan.gate is not None
         case "network":

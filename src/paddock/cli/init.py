@@ -10,7 +10,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.formats.config import INITIAL, place
+from paddock.policy.formats.config import INITIAL, config_path
 from paddock.policy.formats.executor_modes import BUILTIN_DISTROS
 
 
@@ -25,7 +25,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _files(origin: Origin) -> Iterator[tuple[str, str]]:
-    yield place(origin), json.dumps(INITIAL, indent=2) + "\n"
+    yield config_path(origin), json.dumps(INITIAL, indent=2) + "\n"
     for name in sorted(os.listdir(BUILTIN_DISTROS)):
         with open(os.path.join(BUILTIN_DISTROS, name), encoding="utf-8") as file:
             yield os.path.join(origin.config_dir, "distros", name), file.read()

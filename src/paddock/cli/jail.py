@@ -78,10 +78,10 @@ _OPTION_TEXTS = (
 
 def _add_container_options(parser: Parser) -> None:
     add = parser.add_argument
-    for names, key, metavar, what in _OPTION_TEXTS:
-        add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=what)
+    for names, key, metavar, help_text in _OPTION_TEXTS:
+        add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=help_text)
     for name, key in (("-u", "uid"), ("-g", "gid")):
-        what = f"the {key} to run as, in place of the user's"
+        help_text = f"the {key} to run as, in place of the user's"
         add(
             name,
             f"--{key}",
@@ -90,7 +90,7 @@ def _add_container_options(parser: Parser) -> None:
             key=key,
             type=_number,
             metavar="N",
-            help=what,
+            help=help_text,
         )
     add(
         "--id-map",

@@ -43,13 +43,13 @@ def add_tool_options(parser: Parser) -> None:
         default=None,
         help="file tools stay in the current directory",
     )
-    for name, what in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
+    for name, help_text in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
         add(
             f"--{name}",
             action="append",
             default=[],
             metavar="GLOBS",
-            help=f"{what}; divided by commas, or repeated",
+            help=f"{help_text}; divided by commas, or repeated",
         )
     add(
         "--denied-commands",
@@ -98,9 +98,9 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         metavar="FILE",
         help="a policy file; may be repeated",
     )
-    for access, every, what in _GRANTS:
+    for access, every, help_text in _GRANTS:
         names = [name for name in every if name != without]
-        add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
+        add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=help_text)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
     add(
         "--open-protected",

@@ -38,10 +38,10 @@ def execute(arguments: list[str]) -> int:
 def _row(session: Session | QuarantineDirectory | BrokenDirectory) -> dict[str, Any]:
     if not isinstance(session, Session):
         state = "taken" if isinstance(session, QuarantineDirectory) else "broken"
-        return {"id": session.id, "place": session.place, "state": state, "error": session.reason}
+        return {"id": session.id, "place": session.path, "state": state, "error": session.reason}
     row: dict[str, Any] = {
         "id": session.id,
-        "place": session.place,
+        "place": session.path,
         "state": "running" if session.running else "ended",
         "error": None,
         "workspace": session.workspace,
@@ -77,15 +77,15 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['id']}  {row['state']}: {row['error']}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_ns"] // 10**9))
     if row["error"]:
-        what = row["error"]
+        details = row["error"]
     else:
         plural = "" if row["changes"] == 1 else "s"
-        what = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
+        details = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
     if row["unreadable"]:
-        what += f" ({row['unreadable']} can not be looked at)"
+        details += f" ({row['unreadable']} can not be looked at)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
     return (
-        f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  "
+        f"{row['id']}  {started}  {row['state']:7}  {details}{interrupted}  {row['workspace']}  "
         f"{command}"
     )

@@ -81,8 +81,8 @@ def _cgroups(container: Container) -> str:
 
 def _limits(plan: Plan) -> str:
     held = {field.name: getattr(plan.limits, field.name) for field in fields(plan.limits)}
-    said = [f"{name} {value}" for name, value in held.items() if value is not None]
-    return f"limits: {', '.join(said)}" if said else "no limits but no core dumps"
+    parts = [f"{name} {value}" for name, value in held.items() if value is not None]
+    return f"limits: {', '.join(parts)}" if parts else "no limits but no core dumps"
 
 
 def _environment(plan: Plan) -> str:

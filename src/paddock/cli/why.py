@@ -156,9 +156,9 @@ def _program(options: argparse.Namespace) -> int:
             )
         )
         return 0 if answered.allowed else 1
-    said = "allowed" if answered.allowed else "asked about" if answered.asked else "denied"
+    decision_text = "allowed" if answered.allowed else "asked about" if answered.asked else "denied"
     leads = f" ({' run by '.join(answered.chain)})" if answered.chain else ""
-    say(f"{said}: {shlex.join(words)}{leads}")
+    say(f"{decision_text}: {shlex.join(words)}{leads}")
     say(f"  because: {answered.reason}")
     if answered.failure is None and rule and rule.reason:
         say(f"  reason:  {rule.reason}")
@@ -186,10 +186,10 @@ def _host(options: argparse.Namespace) -> int:
             )
         )
         return 0 if decision.allowed else 1
-    said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+    decision_text = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
         decision.action
     ]
-    say(f"{said}: {host}:{port}")
+    say(f"{decision_text}: {host}:{port}")
     because = [
         f"{rule.host} ({rule.source})" if rule else "",
         decision.reason or ("" if rule else "it is the default"),
@@ -273,10 +273,10 @@ def _tool(options: argparse.Namespace) -> int:
             )
         )
     else:
-        said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+        decision_text = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
             decision.action
         ]
-        say(f"{said}: {options.tool} {shlex.join(options.argument)}")
+        say(f"{decision_text}: {options.tool} {shlex.join(options.argument)}")
         say(f"  because: {decision.reason} ({decision.rule_id}, step {int(decision.step)})")
     return 0 if decision.action is Action.ALLOW else 1
 

@@ -50,12 +50,12 @@ def program() -> str:
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
         places.append(sysconfig.get_path("scripts", "posix_user", user))
-    looked_at = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
-    for path in looked_at:
+    read_answer = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
+    for path in read_answer:
         if os.access(path, os.X_OK):
             return path
     raise CoreError(
-        f"the native program {NAME} is not installed; looked at {', '.join(looked_at)}",
+        f"the native program {NAME} is not installed; looked at {', '.join(read_answer)}",
         hint="reinstall paddock",
     )
 
@@ -202,8 +202,8 @@ class Recording:
         actions: list[tuple[int, int, int]] = []
         try:
             with _sealed(plan) as plan_fd:
-                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at))
-                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(line), line_at))
+                actions.append((os.POSIX_SPAWN_DUP2, _above_passed_numbers(plan_fd), plan_at))
+                actions.append((os.POSIX_SPAWN_DUP2, _above_passed_numbers(line), line_at))
                 argv = [NAME, "record", "--plan-fd", str(plan_at), "--line", str(line_at)]
                 # In its own process group, so that signals from the terminal do not reach it.
                 self._pid: int | None = os.posix_spawn(
@@ -235,7 +235,7 @@ class Recording:
         return self._status
 
 
-def _out_of_the_way(fd: int) -> int:
+def _above_passed_numbers(fd: int) -> int:
     """Duplicates a descriptor above the numbers that the new process uses, so that no dup2
     overwrites a descriptor that is still needed.
     """
@@ -279,9 +279,9 @@ def _content(fd: int) -> bytes:
 def refusal(complaint: bytes, status: int) -> CoreError:
     """Splits the core's output: ``paddock: what`` and ``hint: what to do``."""
     lines = complaint.decode(errors="backslashreplace").splitlines()
-    said = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
+    messages = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     return CoreError(
-        said[-1] if said else f"{NAME} ended with status {status}",
+        messages[-1] if messages else f"{NAME} ended with status {status}",
         hint=hints[-1] if hints else None,
     )

@@ -31,7 +31,7 @@ from paddock.executors.run import GRACE_S, end
 RING_BYTES = 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
 _DRAIN_S = 0.5
-_ENDED_S = 30.0  # after KILL: on another machine this includes the delay of a connection
+_KILL_TIMEOUT_S = 30.0  # after KILL: on another machine this includes the delay of a connection
 
 
 class ShellStatus(Enum):
@@ -137,7 +137,7 @@ class Shell:
         if self._process is not None and self.state is ShellStatus.RUNNING:
             self._killed = True
             await end(self._process, grace_s)
-            await self.wait(_ENDED_S)
+            await self.wait(_KILL_TIMEOUT_S)
         return self.state
 
     async def _start(

@@ -62,9 +62,9 @@ _UNOBEYED = frozenset(
     )
 )  # fmt: skip
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_START_S = 60.0
-_TO_END_S = 5.0
-_TO_REMOVE_S = 30
+_START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 5.0
+_REMOVE_TIMEOUT_S = 30
 
 
 class ContainerExecutor:
@@ -109,7 +109,7 @@ class ContainerExecutor:
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
         # If this process is killed, the engine removes the container by child processes of its
         # client.
-        self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
+        self._client = HostExecutor(cwd="/", env=client, grace_s=_REMOVE_TIMEOUT_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
         self._covered: CoveredNames | None = None
         self._empty: tempfile.TemporaryDirectory[str] | None = None
@@ -190,11 +190,11 @@ class ContainerExecutor:
                 assert first.stdin is not None
                 first.stdin.close()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(first.wait(), _TO_END_S)
+                    await asyncio.wait_for(first.wait(), _END_TIMEOUT_S)
                 removed = await run(
                     self._client,
                     [*self._engine, "rm", "--force", self.container],
-                    timeout_s=_START_S,
+                    timeout_s=_START_TIMEOUT_S,
                 )
                 gone = removed.ok or "no such container" in removed.stderr.lower()
                 left = (
@@ -238,7 +238,7 @@ class ContainerExecutor:
             await run(
                 self._client,
                 [*self._engine, "exec", self.container, "sh", "-c", line],
-                timeout_s=_START_S,
+                timeout_s=_START_TIMEOUT_S,
             )
         ).ok
 
@@ -283,7 +283,7 @@ class ContainerExecutor:
         assert first.stdout is not None
         assert first.stderr is not None
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(_START_TIMEOUT_S):
                 ready = await first.stdout.readline()
                 if ready.startswith(b"ready"):
                     self._covered = held
@@ -292,7 +292,7 @@ class ContainerExecutor:
                     return first
                 output = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            output = f"nothing heard of it for {_START_S:.0f} s"
+            output = f"nothing heard of it for {_START_TIMEOUT_S:.0f} s"
         except BaseException:
             first.close()
             raise

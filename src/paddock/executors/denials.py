@@ -143,14 +143,17 @@ def _denial(event: dict[str, Any]) -> Denial:
     match event["event"]:
         case "network":
             host = event["host"] or event["address"] or "?"
-            what = host if event["port"] is None else f"{host}:{event['port']}"
+            target = host if event["port"] is None else f"{host}:{event['port']}"
             return Denial(
-                kind=DenialKind.HOST, target=what, rule_id=event["rule"], reason=event["reason"]
+                kind=DenialKind.HOST, target=target, rule_id=event["rule"], reason=event["reason"]
             )
         case "file.refused":
             return Denial(kind=DenialKind.PATH, target=event["path"], reason=event["reason"])
         case _:
-            what = shlex.join(event["argv"]) or event["exe"]
+            target = shlex.join(event["argv"]) or event["exe"]
             return Denial(
-                kind=DenialKind.EXEC, target=what, rule_id=event["rule_id"], reason=event["reason"]
+                kind=DenialKind.EXEC,
+                target=target,
+                rule_id=event["rule_id"],
+                reason=event["reason"],
             )

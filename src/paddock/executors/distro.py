@@ -39,9 +39,9 @@ from paddock.policy.formats.executor_modes import WslSandboxConfig
 
 MAX_ROOTFS_BYTES = 4 * 1024**3
 _ETC = "/etc"
-_CALL_S = 120.0
-_INSTALL_S = 1800.0
-_FETCH_S = 60.0  # longest silence of the server
+_CALL_TIMEOUT_S = 120.0
+_INSTALL_TIMEOUT_S = 1800.0
+_FETCH_TIMEOUT_S = 60.0  # longest silence of the server
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -83,7 +83,7 @@ def import_distro(name: str, install_path: str, archive: str) -> None:
             archive,
             "--version",
             "2",
-            timeout_s=_INSTALL_S,
+            timeout_s=_INSTALL_TIMEOUT_S,
         ),
         name,
     )
@@ -104,7 +104,7 @@ def run_in_distro(
     *,
     shell: str = "sh",
     user: str | None = None,
-    timeout_s: float = _CALL_S,
+    timeout_s: float = _CALL_TIMEOUT_S,
 ) -> DistroResult:
     script = scripted([checked_shell(shell), "-c", command], "/", {})
     argv, sent = in_distro(checked_distro(name), shell, script, program=wsl_program(), user=user)
@@ -121,7 +121,7 @@ def download_rootfs(
         if not url.startswith("https://"):
             raise ExecutorError(f"{url}: only https is fetched")
         with contextlib.ExitStack() as held:
-            answer = held.enter_context(opener.open(url, timeout=_FETCH_S))
+            answer = held.enter_context(opener.open(url, timeout=_FETCH_TIMEOUT_S))
             directory = held.enter_context(
                 tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(to)))
             )
@@ -193,7 +193,7 @@ def set_up(
         ):
             say(f"running {line.splitlines()[0]}")
             ran = run_in_distro(
-                config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_S
+                config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_TIMEOUT_S
             )
             if not ran.ok:
                 raise ExecutorError(
@@ -239,7 +239,7 @@ def _installing(config: WslSandboxConfig) -> list[str]:
     return [config.install_line] if config.packages else []
 
 
-def _wsl(*words: str, timeout_s: float = _CALL_S) -> DistroResult:
+def _wsl(*words: str, timeout_s: float = _CALL_TIMEOUT_S) -> DistroResult:
     return _called([wsl_program(), *words], b"", timeout_s)
 
 

@@ -33,7 +33,7 @@ from paddock.executors.interface import Failure, NotStarted, Size
 _MAX_MESSAGE_BYTES = 4096  # bytes of a message from a reaper
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
 _MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
-_TO_END_S = 5.0
+_END_TIMEOUT_S = 5.0
 _START, _OPEN = b"s", b"o"  # the kinds of requests
 
 
@@ -175,7 +175,7 @@ class ExecServer:
 
     async def _end(self) -> NotStarted:
         """The exec server has ended, or is about to."""
-        await asyncio.to_thread(self._ended, _TO_END_S)
+        await asyncio.to_thread(self._ended, _END_TIMEOUT_S)
         report = self._last_output().strip()
         return NotStarted(
             f"the place that commands run in has ended{': ' + report if report else ''}",
@@ -192,7 +192,7 @@ class ExecServer:
         asks: list[Callable[[], None]] = [lambda: None, self._process.terminate, self._process.kill]
         for ask in asks:
             ask()
-            if await asyncio.to_thread(self._ended, _TO_END_S):
+            if await asyncio.to_thread(self._ended, _END_TIMEOUT_S):
                 return True
         return False
 

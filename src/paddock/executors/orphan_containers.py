@@ -17,7 +17,7 @@ from paddock.executors.interface import CommandExecutor
 from paddock.executors.run import run
 
 LABEL = "paddock.owner"
-_TIME_S = 60.0
+_ENGINE_TIMEOUT_S = 60.0
 
 
 def owner() -> str:
@@ -53,7 +53,9 @@ async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[s
     its options.
     """
     listed = await run(
-        client, [*engine, "ps", "--all", "--quiet", "--filter", f"label={LABEL}"], timeout_s=_TIME_S
+        client,
+        [*engine, "ps", "--all", "--quiet", "--filter", f"label={LABEL}"],
+        timeout_s=_ENGINE_TIMEOUT_S,
     )
     ids = listed.stdout.split()
     if not listed.ok or not ids:
@@ -61,7 +63,7 @@ async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[s
     shown = f'{{{{.Name}}}} {{{{index .Config.Labels "{LABEL}"}}}}'
     # One at a time, because another process may remove some meanwhile.
     inspected = [
-        await run(client, [*engine, "inspect", "--format", shown, id], timeout_s=_TIME_S)
+        await run(client, [*engine, "inspect", "--format", shown, id], timeout_s=_ENGINE_TIMEOUT_S)
         for id in ids
     ]
     lines = [one.stdout.split() for one in inspected if one.ok]
@@ -70,7 +72,7 @@ async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[s
         [
             name
             for name in left
-            if (await run(client, [*engine, "rm", "--force", name], timeout_s=_TIME_S)).ok
+            if (await run(client, [*engine, "rm", "--force", name], timeout_s=_ENGINE_TIMEOUT_S)).ok
         ]
     )
 

@@ -42,7 +42,7 @@ from paddock.executors.run import run
 from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
-_CONNECT_S = 30.0
+_CONNECT_TIMEOUT_S = 30.0
 _MAX_SESSIONS = 4  # of ten: some sessions end later there than here, and signals need their own
 _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
@@ -143,7 +143,7 @@ class SshExecutor:
     async def measure(self) -> None:
         """Finds out which shell the other machine has."""
         if self._shell is None:
-            found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_S)
+            found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_TIMEOUT_S)
             if not found.ok:
                 output = found.error or found.stderr.strip() or "no shell was found"
                 raise NotStarted(f"{self.name}: {output}", failure=Failure.UNAVAILABLE)
@@ -172,7 +172,7 @@ class SshExecutor:
             argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
             if (
                 master.process.returncode is None
-                and (await run(self._client, argv, timeout_s=_CONNECT_S)).ok
+                and (await run(self._client, argv, timeout_s=_CONNECT_TIMEOUT_S)).ok
             ):
                 return True
         return False
@@ -200,14 +200,14 @@ class SshExecutor:
         check = ["ssh", *options, "-O", "check", self._destination]
         assert master.stderr is not None
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 while master.returncode is None:
                     if os.path.exists(path) and (await run(self._client, check)).ok:
                         return master
                     await asyncio.sleep(0.02)
                 output = (await master.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            output = f"no connection within {_CONNECT_S:.0f} s"
+            output = f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
         except BaseException:
             master.close()
             raise

@@ -41,7 +41,7 @@ _PASSED = (
 )
 _PASSED += " USERPROFILE USERNAME LOCALAPPDATA APPDATA PROGRAMFILES PROGRAMDATA"
 _BATCH = (".bat", ".cmd")
-_STAMP_S = 300.0
+_LABEL_TIMEOUT_S = 300.0
 _MAX_BUFFERED_BYTES = 256 * 1024
 
 Run = Callable[[Sequence[str]], int]
@@ -352,7 +352,7 @@ def _call(argv: Sequence[str]) -> int:
     flags = 0x08000000 if sys.platform == "win32" else 0  # no window
     try:
         return subprocess.run(
-            argv, capture_output=True, timeout=_STAMP_S, creationflags=flags
+            argv, capture_output=True, timeout=_LABEL_TIMEOUT_S, creationflags=flags
         ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return 1

@@ -53,7 +53,7 @@ _PASSED = (
     "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES "
     "PROGRAMDATA USERNAME"
 )
-_CALL_S = 60.0
+_CALL_TIMEOUT_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SHELL = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9._/-]*")
 
@@ -143,7 +143,7 @@ class WslExecutor:
 
     async def _signal(self, mark: str, number: int) -> bool:
         argv, sent = self._line(signalling(mark, number))
-        return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_S)).ok
+        return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_TIMEOUT_S)).ok
 
     async def _check_distro(self) -> None:
         """wsl.exe reports a missing distribution like a failed command, so its existence is checked
@@ -153,7 +153,7 @@ class WslExecutor:
             if self._found:
                 return
             listed = await run(
-                self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_S
+                self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_TIMEOUT_S
             )
             if listed.error is not None:
                 raise NotStarted(
@@ -227,8 +227,8 @@ def in_distro(
     line = (
         f"{{ dd bs=1 count={len(sent)} 2>/dev/null | {shell} /proc/self/fd/3 3<&0 <&4 4<&-; }} 4<&0"
     )
-    who = [] if user is None else ["-u", user]
-    return [program, "-d", distro, *who, "--", shell, "-c", line], sent
+    user_option = [] if user is None else ["-u", user]
+    return [program, "-d", distro, *user_option, "--", shell, "-c", line], sent
 
 
 def decoded(data: bytes) -> str:

@@ -141,7 +141,7 @@ class Judge:
                 closed=True,
                 later=True,
             )
-        said = (
+        reason_text = (
             f"granted by {giving[0].source}"
             if giving
             else "it leads to what is granted, and holds nothing else"
@@ -151,8 +151,8 @@ class Judge:
             and giving
             and any(within(question.path, place) for place in PRIVATE)
         ):
-            said = f"{giving[0].path} is the run's own: what the host has there is not in it"
-        return Judgement(allowed=True, path=question.path, grants=tuple(giving), reason=said)
+            reason_text = f"{giving[0].path} is the run's own: what the host has there is not in it"
+        return Judgement(allowed=True, path=question.path, grants=tuple(giving), reason=reason_text)
 
     def _question(self, path: str, operation: Operation) -> _FileQuestion:
         name = os.path.basename(path) if operation.names else ""
@@ -206,7 +206,7 @@ class Judge:
         assert self._plan.files is not None
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
-        rights: set[str] = set()
+        all_rights: set[str] = set()
         ruled = [
             grant
             for identity in identities_above(question.bearer)
@@ -226,10 +226,10 @@ class Judge:
         for grant in ruled:
             rights = _rights(self._plan, grant)
             (giving if question.needed & rights or not question.needed else near).append(grant)
-            rights |= rights
+            all_rights |= rights
         if self._plan.tier is Tier.FULL and self._leads_to_grants(question.bearer):
-            rights.add("read_dir")
-        return giving, near, rights
+            all_rights.add("read_dir")
+        return giving, near, all_rights
 
     def _shut(self, question: _FileQuestion) -> str | None:
         """The reason why no grant would open it, if there is one."""
@@ -371,12 +371,12 @@ class Judge:
             reasons = (_kept_out(self._plan.files, grant, question.bearer) for grant in near)
             kept_out = next(filter(None, reasons), None)
         if kept_out:
-            said = kept_out
+            reason_text = kept_out
         elif rights and near:
-            said = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
+            reason_text = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
         else:
-            said = "outside every grant"
-        return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=said)
+            reason_text = "outside every grant"
+        return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=reason_text)
 
 
 _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())

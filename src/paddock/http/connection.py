@@ -9,7 +9,7 @@ import contextlib
 from math import inf
 
 _MAX_BUFFERED_BYTES = 64 * 1024
-_LINGER_S = 10
+_LINGER_TIMEOUT_S = 10
 
 
 class Wire(asyncio.Protocol):
@@ -138,7 +138,7 @@ class Wire(asyncio.Protocol):
     def close(self) -> None:
         """Buffered data is still sent, unless the other side does not take it."""
         if self.transport.get_write_buffer_size():
-            asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
+            asyncio.get_running_loop().call_later(_LINGER_TIMEOUT_S, self.transport.abort)
         self.transport.close()
 
     def abort(self) -> None:

@@ -264,8 +264,10 @@ def _command(
             raise _missing(credential, f"{program}: {error.strerror}") from None
         complaint.seek(0)
         # Other programs may exit with this status too, but without our message.
-        if done.returncode == EXIT_PADDOCK and (said := complaint.read()).startswith(b"paddock: "):
-            refused = core.refusal(said, done.returncode)
+        if done.returncode == EXIT_PADDOCK and (message := complaint.read()).startswith(
+            b"paddock: "
+        ):
+            refused = core.refusal(message, done.returncode)
             raise _missing(
                 credential, f"{program} is not run: {refused.message}", hint=refused.hint
             )

@@ -129,13 +129,13 @@ def _matches(pattern: str, path: str) -> bool:
     at = _with_skips(wanted, {0})
     for segment in path[1:].split("/"):
         forward = {
-            place if wanted[place] == "**" else place + 1
-            for place in at
-            if place < len(wanted)
+            index if wanted[index] == "**" else index + 1
+            for index in at
+            if index < len(wanted)
             and (
-                wanted[place] == "**"
-                or wanted[place] == segment
-                or (wanted[place] == "*" and segment)
+                wanted[index] == "**"
+                or wanted[index] == segment
+                or (wanted[index] == "*" and segment)
             )
         }
         at = _with_skips(wanted, forward)
@@ -146,8 +146,8 @@ def _matches(pattern: str, path: str) -> bool:
 
 def _with_skips(wanted: Sequence[str], places: set[int]) -> set[int]:
     """``**`` may match no segment."""
-    for place in sorted(places):
-        while place < len(wanted) and wanted[place] == "**":
-            place += 1
-            places.add(place)
+    for index in sorted(places):
+        while index < len(wanted) and wanted[index] == "**":
+            index += 1
+            places.add(index)
     return places

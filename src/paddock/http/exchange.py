@@ -25,9 +25,9 @@ from paddock.http.headers import (
     backward,
     is_bodiless,
     onward,
+    own_answer,
     target_of,
     unexpected_body,
-    words,
 )
 from paddock.http.message import Answer, Headers, Malformed, UnwritableMessage, may_begin_a_request
 from paddock.http.route_table import Site, judge
@@ -41,7 +41,7 @@ _PATH_MAX, _METHOD_MAX, _REASON_MAX = (
 )  # limits of an event: it has to fit into one message
 # Repeating these changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
-_BEGINNING_S = 1.0  # wait for the beginning of a body before its head is sent
+_BODY_START_TIMEOUT_S = 1.0  # wait for the beginning of a body before its head is sent
 # interim answers (1xx): an upstream that sends more never sends a final one
 _MAX_INTERIM_ANSWERS = 100
 
@@ -169,9 +169,9 @@ class _Exchange:
             )
 
     async def _respond(
-        self, status: int, what: str, *, rule: str | None = None, hint: str | None = None
+        self, status: int, message: str, *, rule: str | None = None, hint: str | None = None
     ) -> None:
-        answer, body = words(status, what, rule=rule, hint=hint)
+        answer, body = own_answer(status, message, rule=rule, hint=hint)
         self._status = status
         await self._client.begin(answer, follows=True)
         if self._request.method != "HEAD":
@@ -218,7 +218,11 @@ class _Exchange:
         pieces, whole = self._client.at_hand()
         if not pieces and not whole:
             # Its length is unknown: it may be empty, and then there is no body.
-            wait_s = None if self._request.endless and is_bodiless(self._request) else _BEGINNING_S
+            wait_s = (
+                None
+                if self._request.endless and is_bodiless(self._request)
+                else _BODY_START_TIMEOUT_S
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     piece = await self._client.piece()

@@ -261,11 +261,11 @@ def _of_this_connection(headers: Headers) -> frozenset[bytes]:
     return tokens_of(headers, b"connection") - {b"content-length"}
 
 
-def words(
-    status: int, what: str, *, rule: str | None = None, hint: str | None = None
+def own_answer(
+    status: int, message: str, *, rule: str | None = None, hint: str | None = None
 ) -> tuple[Answer, bytes]:
     """An answer of Paddock: a head and its whole body."""
-    lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {what}"]
+    lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {message}"]
     if rule:
         lines.append(f"rule: {rule}")
     if hint:

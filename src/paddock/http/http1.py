@@ -7,7 +7,7 @@ import time
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, HttpRequest, request_of, words
+from paddock.http.headers import Denied, HttpRequest, own_answer, request_of
 from paddock.http.message import (
     Answer,
     Headers,
@@ -75,7 +75,7 @@ class Http1:
 
     async def _bad(self, status: int, why: str) -> None:
         await self._exchanges.report(event(self._site, "deny", why))
-        answer, body = words(status, why)
+        answer, body = own_answer(status, why)
         await self.begin(answer, follows=True)
         await self.more(body)
         await self.end([])

@@ -20,7 +20,7 @@ import h2.settings
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, HttpRequest, words
+from paddock.http.headers import Denied, HttpRequest, own_answer
 from paddock.http.message import MAX_HEAD_BYTES, Answer, Headers
 from paddock.http.route_table import Site
 from paddock.http.upstream import Patience
@@ -136,7 +136,7 @@ class Http2:
                 request = _request(headers, whole=bodiless)
             except Denied as denied:
                 await self._exchanges.report(event(self._site, "deny", str(denied)))
-                answer, body = words(denied.status, str(denied))
+                answer, body = own_answer(denied.status, str(denied))
                 await stream.begin(answer, follows=True)
                 await stream.more(body)
                 await stream.end([])

@@ -39,8 +39,8 @@ class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
     server.
     """
 
-    def __init__(self, what: str, *, status: int = 400) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
         self.status = status
 
 

@@ -45,8 +45,8 @@ class Forbidden(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 
 class Unreachable(Exception):  # noqa: N818 (whose fault it is: the upstream's)
-    def __init__(self, what: str, *, late: bool = False) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
         self.late = late
 
 

@@ -60,17 +60,17 @@ class Query:
 
 def action_of(event: Event) -> str | None:
     """allow, deny or ask; None for an event without a decision."""
-    said = event.fields.get("action")
-    if isinstance(said, str):
-        return said
+    value = event.fields.get("action")
+    if isinstance(value, str):
+        return value
     return "deny" if event.name in _REFUSALS else None
 
 
 def rule_of(event: Event) -> str | None:
     for key in ("rule_id", "rule"):
-        said = event.fields.get(key)
-        if isinstance(said, str):
-            return said
+        value = event.fields.get(key)
+        if isinstance(value, str):
+            return value
     return None
 
 

@@ -70,15 +70,15 @@ class _Host:
 
 
 def report(
-    events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0
+    events: Iterable[Event], *, chain: ChainReport | str, description: str, unreadable: int = 0
 ) -> str:
-    """``chain``: the result of the verification, or why there was none. ``what``: a description of
+    """``chain``: the result of the verification, or why there was none. ``description``: a description of
     the selected events.
     """
     found = list(events)
     write = _Writer(Redactor())
     body = [
-        f"<h1>paddock: {write.text(what)}</h1>",
+        f"<h1>paddock: {write.text(description)}</h1>",
         _verified(chain, write),
         f'<p class="no">{unreadable} lines of the journal are no events.</p>' if unreadable else "",
         _numbers(found),
@@ -86,7 +86,9 @@ def report(
         *_sections(found, write),
     ]
     return _PAGE.format(
-        title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body))
+        title=f"paddock: {write.text(description)}",
+        style=_STYLE,
+        body="\n".join(filter(None, body)),
     )
 
 
@@ -105,10 +107,10 @@ class _Writer:
         """One line, without secrets and without markup."""
         if isinstance(value, _OwnText | int):
             return html.escape(str(value))
-        said = repr(value)
-        if said not in self._known:
-            self._known[said] = self._looked_through(value)
-        return self._known[said]
+        text = repr(value)
+        if text not in self._known:
+            self._known[text] = self._looked_through(value)
+        return self._known[text]
 
     def _looked_through(self, value: object) -> str:
         if isinstance(value, list) and len(value) == 1:  # a path, or a line of shell
@@ -164,10 +166,10 @@ def _verified(chain: ChainReport | str, write: _Writer) -> str:
     return altered + lost + endless
 
 
-def _listed(what: str, found: Sequence[str], write: _Writer) -> str:
+def _listed(description: str, found: Sequence[str], write: _Writer) -> str:
     lines = "".join(f"<li>{write.text(one)}</li>" for one in found[:20])
     more = f"<li>and {len(found) - 20} more</li>" if len(found) > 20 else ""
-    return f'<p class="no">{what}</p><ul class="no">{lines}{more}</ul>' if found else ""
+    return f'<p class="no">{description}</p><ul class="no">{lines}{more}</ul>' if found else ""
 
 
 def _numbers(events: list[Event]) -> str:
@@ -366,10 +368,12 @@ def _files(events: list[Event]) -> list[tuple[object, ...]]:
             note = fields.get("kept") or fields.get("errno") or fields.get("reason") or ""
             rows.append((_clock(event), _FILES[event.name], fields.get("path"), note))
         elif event.name == "tool" and isinstance(subject := fields.get("subject"), list):
-            what = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()
+            description = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()
             paths = [one for one in subject if isinstance(one, str) and one.startswith("/")]
             rows += [
-                (_clock(event), what, path, "") for path in paths if fields.get("tool") != "bash"
+                (_clock(event), description, path, "")
+                for path in paths
+                if fields.get("tool") != "bash"
             ]
     return rows
 

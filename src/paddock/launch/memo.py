@@ -131,8 +131,8 @@ class Memo:
             )
         )
         places = {
-            path: _place(path)
-            for path in (*self._places(policy, (*trees, *ruled, *resolved.values())), *seen)
+            path: _directory_facts(path)
+            for path in (*self._watched_paths(policy, (*trees, *ruled, *resolved.values())), *seen)
         }
         # An input changed while it was read: then it is unknown which state the plan belongs to.
         if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
@@ -184,7 +184,7 @@ class Memo:
         # No part can contain a NUL, so no two lists of parts give the same bytes.
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
-    def _places(self, policy: Policy, trees: Iterable[PathWalk]) -> Iterator[str]:
+    def _watched_paths(self, policy: Policy, trees: Iterable[PathWalk]) -> Iterator[str]:
         yield "/"
         yield self.origin.home
         # If they are removed, they must be created again, and the launcher does not do that.
@@ -238,7 +238,7 @@ def _content(path: str) -> MemoFacts:
         return None
 
 
-def _place(path: str) -> list[int] | None:
+def _directory_facts(path: str) -> list[int] | None:
     facts = _content(path)
     return facts[:5] if facts else None
 

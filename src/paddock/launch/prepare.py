@@ -112,7 +112,7 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
     for _ in range(MAX_ROUNDS):
         writable_history = WritableHistory.record(origin.state_dir, writable)
         if plan.tier is Tier.FULL:
-            make_lockable(origin, [way.end.path for way in writable])
+            make_lockable(origin, [walk.end.path for walk in writable])
         if writable_history.trees == host.previously_writable:
             journals = remember_journal(policy, plan, origin)
         if (writable_history.trees, journals.places) != (host.previously_writable, host.journals):

@@ -66,7 +66,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
     gate = gate_of(policy, host, files)
     network = network_of(policy, host, tier, terrain.registries)
     shell = shell_of(policy, host, tier, landlock, seccomp)
-    said = [
+    remarks = [
         _start_line(
             policy, host, tier, layout if files else None, landlock, seccomp, gate, network, shell
         ),
@@ -104,7 +104,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
-        notices=tuple(said),
+        notices=tuple(remarks),
     )
 
 
@@ -164,20 +164,20 @@ _NESTED = (
 
 
 def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
-    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
+    remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
-        said.append('network.mode = "host": the network is not fenced')
+        remarks.append('network.mode = "host": the network is not fenced')
     if reaches_services(tier, landlock):
-        said += [
+        remarks += [
             f"{one.source}: unix sockets are open: {_UNIX}"
             for one in policy.syscalls.sockets
             if one.value == "unix"
         ]
     if policy.syscalls.trace and policy.syscalls.trace.value and asks_for_gate(policy):
-        said.append(f"{policy.syscalls.trace.source}: {_TRACED}")
+        remarks.append(f"{policy.syscalls.trace.source}: {_TRACED}")
     if policy.syscalls.namespaces and nests(policy.syscalls):
-        said.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
-    return (Notice(level=Level.WARNING, text=text) for text in said)
+        remarks.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
+    return (Notice(level=Level.WARNING, text=text) for text in remarks)
 
 
 def refuse_privileged(policy: Policy, host: Host) -> None:

@@ -13,10 +13,10 @@ from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
     RequestedGrant,
-    asked_of,
     merged,
     refuse_exposed_journal,
     refuse_workspace,
+    requested_grants,
     temp_access,
 )
 from paddock.plan.landlock_files import Carving
@@ -53,30 +53,32 @@ def lay_out(
     a bad path is an error of the user.
     """
     notices: list[Notice] = []
-    asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)
-    for one in asked:
+    requested = hold_off(
+        requested_grants(policy.filesystem, notices), strict=strict, notices=notices
+    )
+    for one in requested:
         refuse_workspace(one, host)
         refuse_exposed_journal(one, chosen_journal)
     closed = denied_paths_of(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:
-            return _carved(policy, host, closed, asked, notices, strict=strict)
+            return _carved(policy, host, closed, requested, notices, strict=strict)
         case Tier.FULL:
-            return _covered(policy, host, terrain, closed, asked, notices)
+            return _covered(policy, host, terrain, closed, requested, notices)
 
 
 def _carved(
     policy: Policy,
     host: Host,
     closed: DeniedPaths,
-    asked: list[RequestedGrant],
+    requested: list[RequestedGrant],
     notices: list[Notice],
     *,
     strict: bool,
 ) -> FileLayout:
     carving = Carving(denied_paths=closed, strict=strict, notices=notices, unheld={})
-    grants = merged(held for one in asked if (held := carving.grant(one)))
-    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
+    grants = merged(held for one in requested if (held := carving.grant(one)))
+    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in requested) else []
     unheld += short_names(carving.unheld.values())
     notices += [
         Notice(
@@ -109,12 +111,12 @@ def _covered(
     host: Host,
     terrain: Terrain,
     closed: DeniedPaths,
-    asked: list[RequestedGrant],
+    requested: list[RequestedGrant],
     notices: list[Notice],
 ) -> FileLayout:
     temp = temp_access(policy.filesystem)
-    grants = grants_for(asked, closed, terrain, notices, temp=temp)
-    names = names_of(policy, host, terrain, closed, asked)
+    grants = grants_for(requested, closed, terrain, notices, temp=temp)
+    names = names_of(policy, host, terrain, closed, requested)
     notices += [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
     return FileLayout(
         files=Files(

@@ -30,7 +30,7 @@ SERVICES = (
 
 
 def grants_for(
-    asked: Iterable[RequestedGrant],
+    requested: Iterable[RequestedGrant],
     denied_paths: DeniedPaths,
     terrain: Terrain,
     notices: list[Notice],
@@ -45,7 +45,7 @@ def grants_for(
         grants.append(
             PathGrant(path=TMP, access=temp, except_=(), optional=False, source="private")
         )
-    for one in asked:
+    for one in requested:
         if one.path == TMP:
             notices.append(
                 _notice(
@@ -72,31 +72,35 @@ def grants_for(
     return grants
 
 
-def _above(asked: RequestedGrant, denied_paths: DeniedPaths) -> str | None:
+def _above(requested: RequestedGrant, denied_paths: DeniedPaths) -> str | None:
     """The denied path that contains the grant, if there is one."""
     for path in denied_paths.to_everything:
-        if within(asked.path, path):
+        if within(requested.path, path):
             return path
     for deny, glob in denied_paths.names:
-        if glob.covers(asked.path):
+        if glob.covers(requested.path):
             return deny.pattern
     return None
 
 
-def _refuse_own(asked: RequestedGrant, denied_paths: DeniedPaths, notices: list[Notice]) -> None:
+def _refuse_own(
+    requested: RequestedGrant, denied_paths: DeniedPaths, notices: list[Notice]
+) -> None:
     """Paddock's own paths stay read-only inside a writable grant. A grant inside them would not be
     writable.
     """
     for path in denied_paths.own:
-        if within(asked.path, path) and asked.workspace:
+        if within(requested.path, path) and requested.workspace:
             raise PolicyError(
-                f"the workspace {asked.path} lies in {path}, which paddock itself relies on",
-                where=asked.source,
+                f"the workspace {requested.path} lies in {path}, which paddock itself relies on",
+                where=requested.source,
                 hint="start paddock in a project directory; install paddock outside of it",
             )
-        if within(asked.path, path) or (asked.workspace and within(path, asked.path)):
-            notices.append(_notice(asked, f"{path} stays read-only: paddock itself relies on it"))
+        if within(requested.path, path) or (requested.workspace and within(path, requested.path)):
+            notices.append(
+                _notice(requested, f"{path} stays read-only: paddock itself relies on it")
+            )
 
 
-def _notice(asked: RequestedGrant, text: str) -> Notice:
-    return Notice(level=Level.WARNING, text=f"{asked.source}: {text}")
+def _notice(requested: RequestedGrant, text: str) -> Notice:
+    return Notice(level=Level.WARNING, text=f"{requested.source}: {text}")

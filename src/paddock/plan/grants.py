@@ -67,16 +67,16 @@ class RequestedGrant:
         )
 
 
-def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
+def requested_grants(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
     """All but the private temporary directory, whose path depends on the tier."""
-    asked = [
+    requested = [
         _asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)
     ]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
-        asked += [_own(path, "read") for path in _LOADER_READS] + [
+        requested += [_own(path, "read") for path in _LOADER_READS] + [
             _own(path, "device") for path in _LOADER_DEVICES
         ]
-    return asked
+    return requested
 
 
 def is_temp(grant: Grant) -> bool:
@@ -109,33 +109,35 @@ def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
+def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
     """Directories that are not a project: the whole home, shared temporary directories, kernel
     trees.
     """
-    if not asked.workspace:
+    if not requested.workspace:
         return
-    if within(host.home, asked.path):
+    if within(host.home, requested.path):
         whole = (
             "your home directory"
-            if asked.path == host.home
-            else f"{asked.path}, which holds your home directory"
+            if requested.path == host.home
+            else f"{requested.path}, which holds your home directory"
         )
         why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
-    elif within(TMP, asked.path):
-        why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
-    elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
-        why = f"the workspace would be {asked.path}, which belongs to the kernel"
+    elif within(TMP, requested.path):
+        why = (
+            f"the workspace would be {requested.path}, where other runs keep their temporary files"
+        )
+    elif any(within(requested.path, tree) for tree in _KERNEL_TREES):
+        why = f"the workspace would be {requested.path}, which belongs to the kernel"
     else:
         return
-    raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
+    raise PolicyError(why, where=requested.source, hint="start paddock in a project directory")
 
 
-def refuse_exposed_journal(asked: RequestedGrant, journal_dir: str | None) -> None:
-    if journal_dir and asked.writes and within(journal_dir, asked.path):
+def refuse_exposed_journal(requested: RequestedGrant, journal_dir: str | None) -> None:
+    if journal_dir and requested.writes and within(journal_dir, requested.path):
         raise PolicyError(
-            f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
-            where=asked.source,
+            f"the journal {journal_dir} lies inside {requested.path}, which the command may write",
+            where=requested.source,
             hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
         )
 
@@ -165,15 +167,15 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
 def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
     widen = filesystem.widen.value if filesystem.widen else Widen.READ
     writes = grant.access in (Access.WRITE, Access.ALLOW)
-    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
+    message = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
     if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
         raise PolicyError(
-            said,
+            message,
             where=str(grant.source),
             hint=f'write "{glob.prefix.rstrip("/")}/**" if you mean that'
             + ('; filesystem.widen = "allow" accepts widened writes' if writes else ""),
         )
-    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
+    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {message}"))
 
 
 def _own(path: str, access: str) -> RequestedGrant:

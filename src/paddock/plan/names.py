@@ -66,9 +66,9 @@ def names_of(
     host: Host,
     terrain: Terrain,
     denied_paths: DeniedPaths,
-    asked: Iterable[RequestedGrant],
+    requested: Iterable[RequestedGrant],
 ) -> NamePatterns:
-    name_trees = _NameTrees.of(asked, host, terrain)
+    name_trees = _NameTrees.of(requested, host, terrain)
     by_hand = policy.filesystem.open_protected
     exact = {place.path for place in terrain.trusted} | set(
         name_trees.holding(file.path for file in policy.files)
@@ -104,8 +104,8 @@ class _NameTrees:
     own: tuple[str, ...]  # both: of the user, and writable
 
     @classmethod
-    def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _NameTrees:
-        grants = list(asked)
+    def of(cls, requested: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _NameTrees:
+        grants = list(requested)
 
         def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
             return tuple(
@@ -239,13 +239,13 @@ def _is_built_in_name(deny: Deny, glob: Glob) -> bool:
     return deny.optional and deny.source.builtin and glob.floating
 
 
-def _is_searched(asked: RequestedGrant, home: str) -> bool:
-    if not asked.tree:
+def _is_searched(requested: RequestedGrant, home: str) -> bool:
+    if not requested.tree:
         return False
-    if asked.persons:
-        return not any(within(asked.path, tree) for tree in _SYSTEM)
-    installed = any(within(asked.path, f"{home}/{name}") for name in _INSTALLED)
-    return within(asked.path, home) and not installed and not _is_programs(asked.path, home)
+    if requested.persons:
+        return not any(within(requested.path, tree) for tree in _SYSTEM)
+    installed = any(within(requested.path, f"{home}/{name}") for name in _INSTALLED)
+    return within(requested.path, home) and not installed and not _is_programs(requested.path, home)
 
 
 def _is_programs(path: str, home: str) -> bool:

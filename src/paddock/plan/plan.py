@@ -417,7 +417,7 @@ def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
     """
     groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
     for grant in grants:
-        file, line = _placed(grant.source)
+        file, line = _file_and_line(grant.source)
         place = (grant.access, grant.optional, file, grant.except_)
         groups.setdefault(place, []).append([grant.path, line])
     return [
@@ -436,12 +436,12 @@ def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
 def _by_file(rules: tuple[HostRule, ...]) -> list[dict[str, Any]]:
     groups: dict[str, list[list[str | int | None]]] = {}
     for rule in rules:
-        file, line = _placed(rule.source)
+        file, line = _file_and_line(rule.source)
         groups.setdefault(file, []).append([rule.host, rule.port, line])
     return [{"source": file, "hosts": groups[file]} for file in sorted(groups)]
 
 
-def _placed(source: str) -> tuple[str, int | None]:
+def _file_and_line(source: str) -> tuple[str, int | None]:
     """A file and a line, if the source is one."""
     file, _, line = source.rpartition(":")
     numbered = (
@@ -462,7 +462,7 @@ def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "access": group["access"],
             "except": group["except"],
             "optional": group["optional"],
-            "source": _place(group["source"], line),
+            "source": _source_text(group["source"], line),
         }
         for group in groups
         for path, line in group["paths"]
@@ -472,13 +472,13 @@ def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def ungrouped_hosts(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"host": host, "port": port, "source": _place(group["source"], line)}
+        {"host": host, "port": port, "source": _source_text(group["source"], line)}
         for group in groups
         for host, port, line in group["hosts"]
     ]
 
 
-def _place(file: str, line: int | None) -> str:
+def _source_text(file: str, line: int | None) -> str:
     return file if line is None else f"{file}:{line}"
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
-from paddock.plan.grants import TMP, RequestedGrant, asked_of, merged
+from paddock.plan.grants import TMP, RequestedGrant, merged, requested_grants
 from paddock.plan.paths import outermost, touch, within
 from paddock.plan.plan import (
     EnvironmentRules,
@@ -66,46 +66,48 @@ NEEDED = frozenset(
 _OWN = frozenset({"prctl", "execve", "exit_group"})
 
 _FLAG = Source(file=COMMAND_LINE, key="--intercept-shells")
-_ASKED_FOR = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
+_INTERCEPTED = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
 
 
 def shell_of(
     policy: Policy, host: Host, tier: Tier, landlock: Landlock | None, seccomp: Seccomp | None
 ) -> ShellPlan | None:
     """None: shells are ordinary programs."""
-    asked = _asked_for(policy)
-    if asked is None:
+    requested = _shell_settings(policy)
+    if requested is None:
         return None
     if tier is not Tier.FULL:
         raise PolicyError(
             "shells can not be intercepted in the landlock tier: nothing can be put over them",
-            where=str(asked.source),
+            where=str(requested.source),
             hint="`paddock doctor` says what the full tier needs; `paddock shims install` intercepts those that are "
             "found by PATH",
         )
     if landlock is None or seccomp is None:
         missing = "Landlock" if landlock is None else "seccomp"
-        raise HostError(f"{asked.source}: shells can not be put behind anything without {missing}")
+        raise HostError(
+            f"{requested.source}: shells can not be put behind anything without {missing}"
+        )
     listed = NEEDED & set(seccomp.syscalls)
     refused = listed if seccomp.default == "allow" else NEEDED - listed
     if refused:
         raise PolicyError(
             f"the fence refuses {', '.join(sorted(refused))}, which a shell needs to close itself in",
-            where=str(asked.source),
+            where=str(requested.source),
             hint="let these calls pass in [syscalls]",
         )
     return ShellPlan(
-        on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii")
+        on_failure=on_failure(requested), plan=inside(policy, host).canonical().decode("ascii")
     )
 
 
 def inside(policy: Policy, host: Host) -> Plan:
     """For shells inside a sandbox: [shell] alone."""
-    return layer(_asked_for(policy) or _ASKED_FOR, host, sockets=SOCKETS, namespaces=True)
+    return layer(_shell_settings(policy) or _INTERCEPTED, host, sockets=SOCKETS, namespaces=True)
 
 
-def _asked_for(policy: Policy) -> ShellSettings | None:
-    return policy.shell or (_ASKED_FOR if policy.intercept else None)
+def _shell_settings(policy: Policy) -> ShellSettings | None:
+    return policy.shell or (_INTERCEPTED if policy.intercept else None)
 
 
 def on_failure(shell: ShellSettings | None) -> OnFailure:
@@ -114,13 +116,13 @@ def on_failure(shell: ShellSettings | None) -> OnFailure:
 
 def summary_of_shells(policy: Policy) -> str:
     """For the start line."""
-    shell = _asked_for(policy)
+    shell = _shell_settings(policy)
     if shell is None:
         return ""
-    said = ["no network"] if shell.network else []
-    said += ["fewer files"] if shell.grants or shell.denies else []
-    said += ["fewer calls"] if shell.block else []
-    return ", ".join(said) or "apart from what started them"
+    parts = ["no network"] if shell.network else []
+    parts += ["fewer files"] if shell.grants or shell.denies else []
+    parts += ["fewer calls"] if shell.block else []
+    return ", ".join(parts) or "apart from what started them"
 
 
 def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple[str, ...]) -> Plan:
@@ -169,7 +171,9 @@ def layer(
     denied = tuple(
         sorted({*denied_completely, *(path for deny in shell.denies for path in _exact(deny))})
     )
-    grants = merged(held for asked in _grants(shell) if (held := _around(asked, denied, own)))
+    grants = merged(
+        held for requested in _grants(shell) if (held := _around(requested, denied, own))
+    )
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
     used = {grant.access for grant in grants}
@@ -270,7 +274,7 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in own)
     notices: list[Notice] = []
     bootstrap = Sourced(not reads, shell.source)
-    yield from asked_of(Filesystem(grants=own, no_bootstrap_reads=bootstrap), notices)
+    yield from requested_grants(Filesystem(grants=own, no_bootstrap_reads=bootstrap), notices)
     if notices:
         raise PolicyError(
             notices[0].text.partition(": ")[2], where=notices[0].text.partition(": ")[0]
@@ -302,9 +306,11 @@ def _open(path: str, access: str) -> RequestedGrant:
 
 
 def _around(
-    asked: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
+    requested: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
 ) -> PathGrant | None:
-    kept_out = (*denied, *own) if asked.writes else denied
-    if any(within(asked.path, path) for path in kept_out):
+    kept_out = (*denied, *own) if requested.writes else denied
+    if any(within(requested.path, path) for path in kept_out):
         return None
-    return asked.grant(except_=outermost(path for path in kept_out if touch(path, asked.path)))
+    return requested.grant(
+        except_=outermost(path for path in kept_out if touch(path, requested.path))
+    )

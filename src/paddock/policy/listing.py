@@ -14,7 +14,7 @@ from paddock.policy.request import Request
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.search import FoundProfile, ProfileSearch, read_text
 
-_ASKED = Source(file=COMMAND_LINE, key="profile")
+_REQUEST_SOURCE = Source(file=COMMAND_LINE, key="profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,9 @@ class ListedProfile:
 
 def text_of(name: str, origin: Origin) -> str:
     """The text of a profile as written."""
-    return read_text(ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
+    return read_text(
+        ProfileSearch(origin).find(name, _REQUEST_SOURCE, relative_to=origin.cwd), origin
+    ).text
 
 
 def listed(origin: Origin) -> tuple[ListedProfile, ...]:
@@ -45,7 +47,7 @@ def listed(origin: Origin) -> tuple[ListedProfile, ...]:
 
 def _listed(name: str, path: str, origin: Origin) -> ListedProfile:
     try:
-        found = ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd)
+        found = ProfileSearch(origin).find(name, _REQUEST_SOURCE, relative_to=origin.cwd)
         about = _about(found, read_text(found, origin).text)
         load(Request(profiles=(name,), trust_required=False), origin)
     except PolicyError as error:

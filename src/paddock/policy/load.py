@@ -46,7 +46,7 @@ def load(request: Request, origin: Origin) -> Policy:
     whole = replace(
         whole,
         filesystem=_denies_where_links_lead(whole.filesystem),
-        env=_kept_only_if_denied(whole.env),
+        env=_drop_needless_keeps(whole.env),
         rules=_rules_where_links_lead(whole.rules),
     )
     default = whole.network.default if whole.network else None
@@ -65,7 +65,7 @@ def load(request: Request, origin: Origin) -> Policy:
     return policy
 
 
-def _kept_only_if_denied(env: Environment) -> Environment:
+def _drop_needless_keeps(env: Environment) -> Environment:
     """A name that nothing denies passes like any other, so a file can express the same."""
     denied = {
         name

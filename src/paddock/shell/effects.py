@@ -146,7 +146,7 @@ def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
     """The content of a file that this line wrote is known. Other files are not."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
-    place = state.place(name)
+    place = state.resolve(name)
     stream = state.files.get(place)
     if stream is None and _GLOB.search(name):
         stream = joined(
@@ -240,10 +240,12 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
         case "cat" | "tee" | "head" | "tail" | "tac":
             if program == "tee":
                 for word in words[1:]:
-                    state.files[state.place(word)] = stdin or ShellStream()
+                    state.files[state.resolve(word)] = stdin or ShellStream()
                 return stdin or ShellStream(programs=out)
             files = [
-                state.files.get(state.place(word)) for word in words[1:] if not word.startswith("-")
+                state.files.get(state.resolve(word))
+                for word in words[1:]
+                if not word.startswith("-")
             ]
             if not files and stdin is not None:
                 return stdin
@@ -269,20 +271,20 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
             state.names[operands[-1]] = operands[-2]
         case "dd":
             named = {key: value for key, _, value in (word.partition("=") for word in words[1:])}
-            known = state.files.get(state.place(named["if"])) if "if" in named else stdin
+            known = state.files.get(state.resolve(named["if"])) if "if" in named else stdin
             if "of" not in named:
                 return known or ShellStream(programs=out)
-            state.files[state.place(named["of"])] = known or ShellStream(programs=out)
+            state.files[state.resolve(named["of"])] = known or ShellStream(programs=out)
         case "cp" | "mv" | "ln" | "link" | "install" if len(operands) > 1:
             known = (
                 stdin
                 if _STDIN.fullmatch(operands[-2])
-                else state.files.get(state.place(operands[-2]))
+                else state.files.get(state.resolve(operands[-2]))
             )
             if known is not None:
-                state.files[state.place(operands[-1])] = known
+                state.files[state.resolve(operands[-1])] = known
             else:
-                state.copies[state.place(operands[-1])] = operands[-2]
+                state.copies[state.resolve(operands[-1])] = operands[-2]
     for name in written_by(words):
-        state.files[state.place(name)] = ShellStream(programs=out)
+        state.files[state.resolve(name)] = ShellStream(programs=out)
     return ShellStream(programs=out)

@@ -235,15 +235,15 @@ def places_of(words: Sequence[str]) -> tuple[str, ...]:
 
 def found_by(command: Command) -> Iterator[Command]:
     """The commands that find runs on its matches."""
-    words, what = command.words, places_of(command.words)
+    words, paths = command.words, places_of(command.words)
     inner = replace(command, redirects=(), assigned=())
-    if "-delete" in words and what != (SOMETHING,):
-        yield replace(inner, words=("rm", "-r", *what))
+    if "-delete" in words and paths != (SOMETHING,):
+        yield replace(inner, words=("rm", "-r", *paths))
     for at, word in enumerate(words):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             end = next((i for i in range(at + 1, len(words)) if words[i] in (";", "+")), len(words))
             body = [
-                one for item in words[at + 1 : end] for one in (what if item == "{}" else (item,))
+                one for item in words[at + 1 : end] for one in (paths if item == "{}" else (item,))
             ]
             yield replace(inner, words=tuple(body), bare=False)
 

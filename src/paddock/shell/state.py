@@ -35,7 +35,7 @@ class ShellState:
         """
         return replace(self, variables=dict(self.variables))
 
-    def place(self, written: str) -> str:
+    def resolve(self, written: str) -> str:
         if written.startswith(("/", UNKNOWN, SOMETHING)) or UNKNOWN in self.cwd:
             return (
                 written if UNKNOWN in written else os.path.normpath(written) if written else written

@@ -332,11 +332,11 @@ class _Walk(Expansion):
         words = self.words([first])
         stream = None
         if operator == "<" and len(words) == 1:
-            stream = self.state.files.get(self.state.place(words[0]))
+            stream = self.state.files.get(self.state.resolve(words[0]))
         given = [
             Redirect(
                 operator=operator,
-                target=self.state.place(word),
+                target=self.state.resolve(word),
                 copies=copies_descriptor(operator, word),
             )
             for word in words
@@ -452,7 +452,7 @@ class _Walk(Expansion):
             out = self._again(" ".join((text, *map(quoted, rest))), stdin, self.dialect)
             self.state.names[name] = text
             return out
-        if "/" in name and (copied := self.state.copies.get(self.state.place(name))) is not None:
+        if "/" in name and (copied := self.state.copies.get(self.state.resolve(name))) is not None:
             self._emit(replace(command, words=(copied, *rest), bare=False))
         return None
 
@@ -476,7 +476,7 @@ class _Walk(Expansion):
 
     def _run_variable(self, name: str, value: str) -> None:
         if name in ("ENV", "BASH_ENV"):
-            stream = self.state.files.get(self.state.place(value))
+            stream = self.state.files.get(self.state.resolve(value))
             value = UNKNOWN if stream is None or stream.text is None else stream.text
         elif name.startswith("PS") and "$(" not in value and "`" not in value:
             return

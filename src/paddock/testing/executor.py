@@ -18,7 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from paddock.testing import checks
-from paddock.testing.executor_under_test import CHECKS, PATIENCE_S, ExecutorUnderTest
+from paddock.testing.executor_under_test import CHECK_TIMEOUT_S, CHECKS, ExecutorUnderTest
 
 __all__ = ["CHECKS", "ExecutorUnderTest", "perform"]
 
@@ -33,7 +33,9 @@ async def perform(
     async def hold(number: int, name: str) -> bool:
         async with turn:
             try:
-                await asyncio.wait_for(CHECKS[name](subject.below(str(number))), 3 * PATIENCE_S)
+                await asyncio.wait_for(
+                    CHECKS[name](subject.below(str(number))), 3 * CHECK_TIMEOUT_S
+                )
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 print(

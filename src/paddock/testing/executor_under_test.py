@@ -16,7 +16,7 @@ from paddock.executors.background_shells import Shells
 from paddock.executors.interface import CommandExecutor, CommandLine, NotStarted
 from paddock.executors.run import Result, run
 
-PATIENCE_S = 60.0
+CHECK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ExecutorUnderTest:
 
     async def run(self, command: CommandLine, **options: Any) -> Result:
         options = {"cwd": self.inside, **options}
-        return await asyncio.wait_for(run(self.executor, command, **options), PATIENCE_S)
+        return await asyncio.wait_for(run(self.executor, command, **options), CHECK_TIMEOUT_S)
 
 
 Check = Callable[[ExecutorUnderTest], Awaitable[None]]
@@ -86,7 +86,7 @@ def size_of(subject: ExecutorUnderTest, name: str) -> int:
 
 
 async def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CHECK_TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"
         await asyncio.sleep(0.02)
@@ -98,7 +98,7 @@ async def beats(subject: ExecutorUnderTest, name: str) -> None:
 
 async def still(subject: ExecutorUnderTest, name: str) -> None:
     """Waits for a time in which ten marks would appear, and checks that none does."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CHECK_TIMEOUT_S
     before, since = size_of(subject, name), time.monotonic()
     while time.monotonic() - since < 0.5:
         await asyncio.sleep(0.05)

@@ -70,7 +70,7 @@ class ReadFile:
             limits,
             closed,
         )
-        self._place: OpenedName | None = None
+        self._opened: OpenedName | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
     def prepare(self) -> None:
@@ -79,12 +79,12 @@ class ReadFile:
                 raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._place = OpenedName.of(self._located, self._denial)
+        self._opened = OpenedName.of(self._located, self._denial)
 
     def do(self) -> FileText:
-        assert self._place is not None
+        assert self._opened is not None
         shown = self._located.written
-        data, _ = self._place.read(self._limits.read_bytes)
+        data, _ = self._opened.read(self._limits.read_bytes)
         document = Document.read(data, shown, self._arguments.get("encoding"))
         first = self._arguments.get("offset", 1)
         lines = document.text.split("\n")
@@ -105,8 +105,8 @@ class ReadFile:
         )
 
     def close(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 class _Change:
@@ -122,7 +122,7 @@ class _Change:
     ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
         self._denial, self._may_make = closed, may_make
-        self._place: OpenedName | None = None
+        self._opened: OpenedName | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
         self._data = b""
@@ -130,8 +130,8 @@ class _Change:
         self.summary: tuple[str, ...] = ()
 
     def close(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _planned(self, data: bytes, old: Document | None, new: str, *summary: str) -> None:
         if len(data) > self._limits.write_bytes:
@@ -152,8 +152,8 @@ class _Change:
         )
 
     def _write(self) -> None:
-        assert self._place is not None
-        self._place.replace(self._data, self._before, self._old)
+        assert self._opened is not None
+        self._opened.replace(self._data, self._before, self._old)
 
 
 class WriteFile(_Change):
@@ -164,15 +164,15 @@ class WriteFile(_Change):
             self._located.written,
         )
         chosen = None if encoding is None else named(encoding)
-        self._place = OpenedName.of(self._located, self._denial, self._may_make)
-        self._before = self._place.regular()
-        self._place.require_writable(self._before)
+        self._opened = OpenedName.of(self._located, self._denial, self._may_make)
+        self._before = self._opened.regular()
+        self._opened.require_writable(self._before)
         old: Document | None = None
         replaced = ""
         if self._before is not None:
             replaced = f" over {self._before.st_size} bytes"
             try:
-                self._old, self._before = self._place.read(self._limits.read_bytes)
+                self._old, self._before = self._opened.read(self._limits.read_bytes)
                 old = Document.read(self._old, shown)
             except ToolFailure as failed:
                 if failed.outcome not in (
@@ -202,9 +202,9 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._place = OpenedName.of(self._located, self._denial)
-        self._old, self._before = self._place.read(self._limits.read_bytes)
-        self._place.require_writable(self._before)
+        self._opened = OpenedName.of(self._located, self._denial)
+        self._old, self._before = self._opened.read(self._limits.read_bytes)
+        self._opened.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
             raise ToolFailure(

@@ -115,12 +115,12 @@ class _Application:
             if isinstance(change, Change)
         }
         modes = [change for change in changes if change.in_place or change.makes_directory]
-        steps = (*(place.step for place in places), *removals.values())
+        steps = (*(placement.step for placement in places), *removals.values())
         directories = self._touched_directories(changes)
         self.record.intend(Intent(token=self.token, steps=steps, directories=directories))
         try:
-            for place in places:
-                self._stage(place)
+            for placement in places:
+                self._stage(placement)
             for change in modes:
                 if change.old and change.new and change.new.type is Type.FILE:
                     self.staged[change.path] = replace(
@@ -130,7 +130,7 @@ class _Application:
             self.record.stage(self.token, self.staged)
             for one in (*early, *late):
                 if isinstance(one, _Placement):
-                    self._commit_place(one)
+                    self._commit_placement(one)
                 else:
                     self._commit_removal(one, removals[one.path])
             for change in reversed(modes):
@@ -162,10 +162,10 @@ class _Application:
             if top:
                 top.inside.append(change)
                 continue
-            place = _Placement(step=self._step(change, places=True), change=change)
+            placement = _Placement(step=self._step(change, places=True), change=change)
             if change.makes_directory:
-                tops[change.path] = place
-            (late if change.takes_away_directory else early).append(place)
+                tops[change.path] = placement
+            (late if change.takes_away_directory else early).append(placement)
         return early, late
 
     def _step(self, change: Change, *, places: bool) -> ApplyStep:
@@ -206,17 +206,17 @@ class _Application:
 
     # stage
 
-    def _stage(self, place: _Placement) -> None:
-        path = place.change.path
+    def _stage(self, placement: _Placement) -> None:
+        path = placement.change.path
         try:
             with parent_of(self.roots.lower, path) as (parent, _):
-                self._make(place.change, place.step.temporary, parent)
-                if place.inside:
-                    with opened_directory(place.step.temporary, parent) as top:
-                        for change in place.inside:
+                self._make(placement.change, placement.step.temporary, parent)
+                if placement.inside:
+                    with opened_directory(placement.step.temporary, parent) as top:
+                        for change in placement.inside:
                             self._stage_inside(change, change.path[len(path) + 1 :], top)
         except OSError as error:
-            for change in place.all:
+            for change in placement.all:
                 self._leave(change, error)
 
     def _stage_inside(self, change: Change, path: str, top: int) -> None:
@@ -243,8 +243,8 @@ class _Application:
 
     # commit
 
-    def _commit_place(self, place: _Placement) -> None:
-        change, step = place.change, place.step
+    def _commit_placement(self, placement: _Placement) -> None:
+        change, step = placement.change, placement.step
         if change.path in self.left:
             return
         try:
@@ -255,7 +255,7 @@ class _Application:
                     kernel.exchange(step.temporary, name, parent)
                 settle(self.roots, self.token, step, self.staged[change.path], parent, name)
         except (OSError, LeftError) as error:
-            for one in place.all:
+            for one in placement.all:
                 self._leave(one, error)
 
     def _put_new(self, step: ApplyStep, parent: int, name: str) -> None:

@@ -32,7 +32,9 @@ class Protection:
             workspace=workspace.rstrip("/"),
             protect=NameGlobs.of(patterns),
             directories=NameGlobs.of(
-                sorted({way for pattern in patterns for way in _directories_of(pattern)})
+                sorted(
+                    {directory for pattern in patterns for directory in _directories_of(pattern)}
+                )
             ),
             opened=NameGlobs.of(opened),
         )

@@ -36,12 +36,12 @@ class StoredDirectory:
     """A directory of the store."""
 
     id: str
-    place: str
+    path: str
 
     @property
     def running(self) -> bool:
         try:
-            with _locked(self.place, fcntl.LOCK_SH):
+            with _locked(self.path, fcntl.LOCK_SH):
                 return False
         except BlockingIOError:
             return True
@@ -51,7 +51,7 @@ class StoredDirectory:
         """For code that changes or applies it: fails while its command runs."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(_locked(self.place, fcntl.LOCK_EX))
+                stack.enter_context(_locked(self.path, fcntl.LOCK_EX))
             except BlockingIOError:
                 raise SessionError(
                     f"session {self.id} is running, or is being applied",
@@ -75,25 +75,25 @@ class Session(StoredDirectory):
         another directory can get its name. Its device number may change at a reboot.
         """
         with contextlib.ExitStack() as stack:
-            state = stack.enter_context(_opened(self.place))
+            state = stack.enter_context(_opened(self.path))
             try:  # the command may have removed its owner's permissions
                 upper = stack.enter_context(opened_directory("upper", state))
             except PermissionError as error:
                 raise SessionError(
                     f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
-                    hint=f"type `chmod u+rwx {shlex.quote(self.place)}/upper`",
+                    hint=f"type `chmod u+rwx {shlex.quote(self.path)}/upper`",
                 ) from None
             try:
                 lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
                     f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    hint=f"what the command wrote is in {self.path}/upper",
                 ) from None
             if os.fstat(lower).st_ino != self.inode:
                 raise SessionError(
                     f"{self.workspace} is another directory than the one session {self.id} began with",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    hint=f"what the command wrote is in {self.path}/upper",
                 )
             yield Roots(upper=upper, lower=lower, state=state)
 
@@ -150,7 +150,7 @@ def find(store: str, name: str) -> Session:
     if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}",
-            hint=f"look at {found.place}; `paddock discard {name}` removes it",
+            hint=f"look at {found.path}; `paddock discard {name}` removes it",
         )
     return found
 
@@ -179,42 +179,42 @@ def discard(store: str, one: StoredDirectory) -> str | None:
 
 
 def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
-    place = os.path.join(os.path.dirname(store), KEPT_DIR)
-    target = os.path.join(place, one.id)
-    if not os.path.lexists(os.path.join(one.place, KEPT_DIR)):
+    path = os.path.join(os.path.dirname(store), KEPT_DIR)
+    target = os.path.join(path, one.id)
+    if not os.path.lexists(os.path.join(one.path, KEPT_DIR)):
         return target if os.path.lexists(target) else None  # moved by an interrupted discard
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        os.rename(os.path.join(one.place, KEPT_DIR), target)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        os.rename(os.path.join(one.path, KEPT_DIR), target)
     except OSError as error:
         raise SessionError(
             f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.place)}/{KEPT_DIR} to a place of your own, then discard again",
+            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to a place of your own, then discard again",
         ) from None
     return target
 
 
 def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
-    place = os.path.join(store, name)
+    path = os.path.join(store, name)
     try:
-        with _opened(place) as fd:
+        with _opened(path) as fd:
             session = _parsed(_content("session.json", fd), name)
             return replace(
                 session,
-                place=place,
+                path=path,
                 hidden=_hidden(_content("hidden.jsonl", fd), session.workspace),
             )
     except FileNotFoundError:
-        if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(
-            os.path.join(place, "upper")
+        if os.path.isdir(os.path.join(path, "taken")) and not os.path.isdir(
+            os.path.join(path, "upper")
         ):
-            return QuarantineDirectory(id=name, place=place)
+            return QuarantineDirectory(id=name, path=path)
         reason = "has no session.json"
     except OSError as error:
         reason = f"can not be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
         reason = f"session.json is not understood: {error}"
-    return BrokenDirectory(id=name, place=place, reason=reason)
+    return BrokenDirectory(id=name, path=path, reason=reason)
 
 
 def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
@@ -237,7 +237,7 @@ def _parsed(content: bytes, name: str) -> Session:
     files = fields["plan"]["files"] or {"protect": [], "opened": []}
     return Session(
         id=name,
-        place="",
+        path="",
         workspace=workspace,
         inode=_number(fields["inode"]),
         started_ns=_number(fields["started_ns"]),
@@ -296,7 +296,7 @@ def _opened(path: str, dir_fd: int | None = None) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _locked(place: str, how: int) -> Iterator[None]:
-    with _opened(place) as fd:
+def _locked(path: str, how: int) -> Iterator[None]:
+    with _opened(path) as fd:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
         yield

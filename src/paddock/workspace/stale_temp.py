@@ -13,7 +13,7 @@ import time
 
 from paddock.plan.grants import TMP
 
-YOUNG_S = 60  # a run that just starts has created its directory and not locked it yet
+MIN_AGE_S = 60  # a run that just starts has created its directory and not locked it yet
 
 
 def sweep(uid: int) -> None:
@@ -33,7 +33,7 @@ def _remove_if_abandoned(path: str, uid: int) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         facts = os.fstat(fd)
-        if facts.st_uid == uid and time.time() - facts.st_ctime > YOUNG_S:
+        if facts.st_uid == uid and time.time() - facts.st_ctime > MIN_AGE_S:
             import shutil  # slow to import, seldom needed
 
             shutil.rmtree(path)

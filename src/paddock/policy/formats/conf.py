@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from paddock.errors import PolicyError
 from paddock.policy.formats.expand import Expander, wrong
 from paddock.policy.formats.fragment import Fragment
-from paddock.policy.formats.schema import CONTAINER_LISTS, LIMIT_MAX, LIMITS
+from paddock.policy.formats.schema import CONTAINER_LISTS, LIMITS, MAX_LIMIT
 from paddock.policy.formats.sections import Sections
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.formats.values import Values
@@ -133,7 +133,7 @@ class _ConfReader:
             digits.isascii()
             and digits.isdigit()
             and len(digits) <= 16
-            and 0 < int(digits) <= LIMIT_MAX
+            and 0 < int(digits) <= MAX_LIMIT
         ):
             raise wrong(
                 source, "a limit is a name and a whole number above 0", hint=f"limit {name} 512"

@@ -81,7 +81,7 @@ def load_config(path: str | os.PathLike[str], *, origin: Origin | None = None) -
     return config
 
 
-def place(origin: Origin) -> str:
+def config_path(origin: Origin) -> str:
     return os.path.join(origin.config_dir, FILE)
 
 
@@ -96,7 +96,7 @@ def configured(
     layers = [Config(tools=flags or ToolSettings()), Config(tools=policy or ToolSettings())]
     if named is not None:
         layers.append(load_config(named, origin=origin))
-    own = place(origin)
+    own = config_path(origin)
     if exists(own):
         file = read_policy(own, origin, shown=own, within=origin.config_dir)
         require_trusted_files(Policy(profiles=()), [file], origin)

@@ -75,12 +75,12 @@ class Expander:
             )
         return self._literal(value, f"the value of ${name}", source)
 
-    def _literal(self, value: str, what: str, source: Source) -> str:
+    def _literal(self, value: str, description: str, source: Source) -> str:
         for syntax in ("*", TMP_TOKEN):
             if syntax in value:
                 raise wrong(
                     source,
-                    f"{what} holds {syntax!r}, which a pattern can not take literally: {value!r}",
+                    f"{description} holds {syntax!r}, which a pattern can not take literally: {value!r}",
                 )
         return value
 

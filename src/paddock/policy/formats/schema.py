@@ -23,7 +23,7 @@ GRANT_KEYS: Mapping[str, Access] = {
 GRANT_TABLE_KEYS = ("path", "execute", "create")
 
 LIMITS = ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s", "tmp_mb")
-LIMIT_MAX = 2**53
+MAX_LIMIT = 2**53
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "meta": (

@@ -11,9 +11,9 @@ from paddock.policy.formats.schema import (
     GRANT_TABLE_KEYS,
     ID_MAPS,
     KEYS,
-    LIMIT_MAX,
     LIMITS,
     MAX_HOSTNAME_CHARS,
+    MAX_LIMIT,
     SHELL_ENV_KEYS,
     VERSION,
 )
@@ -195,7 +195,7 @@ class Sections:
         table.allow_only(KEYS["limits"])
         limits: list[Limit] = []
         for name in LIMITS:
-            value = table.integer(name, low=1, high=LIMIT_MAX)
+            value = table.integer(name, low=1, high=MAX_LIMIT)
             if value is not None:
                 limits.append(Limit(name=name, value=value.value, source=value.source))
         return tuple(limits)

@@ -54,23 +54,23 @@ def document(text: str, shown: str) -> Table:
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
     """tomllib reports ``what (at line 3, column 7)`` or ``what (at end of document)``."""
-    what, _, place = message.rpartition(" (at ")
-    what = what or message
+    error_text, _, place = message.rpartition(" (at ")
+    error_text = error_text or message
     if place.startswith("line "):
         line = int(place.removeprefix("line ").partition(",")[0])
     else:
         line = max(1, len(text.rstrip("\n").split("\n")))
-        what = f"the file ends too early: {what}"
-    if what == "Cannot overwrite a value":
+        error_text = f"the file ends too early: {error_text}"
+    if error_text == "Cannot overwrite a value":
         key = text.split("\n")[line - 1].partition("=")[0].strip()
-        what = (
+        error_text = (
             f"the key {key!r} stands here a second time"
             if key
             else "a key stands here a second time"
         )
-    elif what.startswith("Cannot declare"):
-        what = "this section stands here a second time"
-    return PolicyError(f"not valid TOML: {what}", where=f"{shown}:{line}")
+    elif error_text.startswith("Cannot declare"):
+        error_text = "this section stands here a second time"
+    return PolicyError(f"not valid TOML: {error_text}", where=f"{shown}:{line}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,12 @@ class Approved:
         )
 
 
-def place(origin: Origin) -> str:
+def approved_path(origin: Origin) -> str:
     return os.path.join(origin.config_dir, FILE)
 
 
 def load_approved(origin: Origin) -> Approved:
-    path = place(origin)
+    path = approved_path(origin)
     if not exists(path):
         return Approved()
     file = read_policy(path, origin, shown=path, within=origin.config_dir)

@@ -15,7 +15,7 @@ from paddock.policy.trust.path_list import PathListFile, StoredPaths
 from paddock.text.path_walk import follow
 
 STORE = "journals"
-YOUNG_S = 60  # a run is recorded shortly before it creates its journal
+MIN_AGE_S = 60  # a run is recorded shortly before it creates its journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ EMPTY_JOURNAL_HISTORY = JournalHistory()
 
 
 def _still_existing(known: StoredPaths, path: str) -> list[str]:
-    if known.paths and time.time() - os.lstat(path).st_mtime < YOUNG_S:
+    if known.paths and time.time() - os.lstat(path).st_mtime < MIN_AGE_S:
         return list(known.paths)
     return [place for place in known.paths if not _is_gone(place)]
 

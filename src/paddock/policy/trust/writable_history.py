@@ -62,10 +62,10 @@ class WritableHistory:
 
     def including(self, walks: Iterable[PathWalk]) -> WritableHistory:
         trees = list(self.trees)
-        for place in (place for walk in walks for place in _recorded_paths(walk)):
-            tree = _tree(place)
-            named = any(known.names(place.path) for known in trees)
-            if named and (tree.identity is None or any(known.holds(place) for known in trees)):
+        for resolved in (resolved for walk in walks for resolved in _recorded_paths(walk)):
+            tree = _tree(resolved)
+            named = any(known.names(resolved.path) for known in trees)
+            if named and (tree.identity is None or any(known.holds(resolved) for known in trees)):
                 continue
             trees = [known for known in trees if not _is_renumbered(known, tree)]
             trees.append(tree)
@@ -75,10 +75,10 @@ class WritableHistory:
         """Whether a link on the walk or its end is in a tree that a command could write, by name or
         by inode.
         """
-        names = (walk.written, *(place.path for place in walk.places))
+        names = (walk.written, *(resolved.path for resolved in walk.places))
         return any(
             any(tree.names(name) for name in names)
-            or any(tree.holds(place) for place in walk.places)
+            or any(tree.holds(resolved) for resolved in walk.places)
             for tree in self.trees
         )
 
@@ -91,7 +91,8 @@ def in_private_temp(walk: PathWalk, uid: int) -> bool:
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(
-        name.startswith(begins) for name in (walk.written, *(place.path for place in walk.places))
+        name.startswith(begins)
+        for name in (walk.written, *(resolved.path for resolved in walk.places))
     )
 
 
@@ -104,11 +105,11 @@ def _recorded_paths(walk: PathWalk) -> Iterator[ResolvedPath]:
         yield ResolvedPath(path=walk.written, object=None, above=())
 
 
-def _tree(place: ResolvedPath) -> Tree:
-    lasting = place.directory and not any(
-        Tree(path=tree).names(place.path) for tree in _KERNEL_TREES
+def _tree(resolved: ResolvedPath) -> Tree:
+    lasting = resolved.directory and not any(
+        Tree(path=tree).names(resolved.path) for tree in _KERNEL_TREES
     )
-    return Tree(path=place.path, identity=place.object if lasting else None)
+    return Tree(path=resolved.path, identity=resolved.object if lasting else None)
 
 
 def _is_renumbered(known: Tree, tree: Tree) -> bool:

@@ -9,7 +9,7 @@ import time
 
 from paddock.executors.run import Outcome, run
 from paddock.testing.executor_under_test import (
-    PATIENCE_S,
+    CHECK_TIMEOUT_S,
     ExecutorUnderTest,
     beating,
     beats,
@@ -117,7 +117,7 @@ async def background_processes_survive_their_command(subject: ExecutorUnderTest)
 @check
 async def a_hundred_at_once(subject: ExecutorUnderTest) -> None:
     running = [run(subject.executor, f"echo {number}; exit {number}") for number in range(100)]
-    results = await asyncio.wait_for(asyncio.gather(*running), 2 * PATIENCE_S)
+    results = await asyncio.wait_for(asyncio.gather(*running), 2 * CHECK_TIMEOUT_S)
     wrong = [result for number, result in enumerate(results) if result.exit_code != number]
     assert wrong == [], wrong[:3]
     assert [result.stdout for result in results] == [f"{number}\n" for number in range(100)]
@@ -129,8 +129,8 @@ async def disposing_ends_everything_and_can_be_repeated(subject: ExecutorUnderTe
     process = await subject.executor.spawn(beating("foreground"), cwd=subject.inside)
     await beats(subject, "orphan")
     await beats(subject, "foreground")
-    assert await asyncio.wait_for(subject.executor.dispose(), PATIENCE_S) == ()
-    await asyncio.wait_for(process.wait(), PATIENCE_S)
+    assert await asyncio.wait_for(subject.executor.dispose(), CHECK_TIMEOUT_S) == ()
+    await asyncio.wait_for(process.wait(), CHECK_TIMEOUT_S)
     assert await subject.executor.dispose() == ()
     await still(subject, "orphan")
     await still(subject, "foreground")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddock.executors.background_shells import Shells, ShellStatus
 from paddock.executors.interface import Size
 from paddock.testing.executor_under_test import (
-    PATIENCE_S,
+    CHECK_TIMEOUT_S,
     ExecutorUnderTest,
     beating,
     beats,
@@ -37,9 +37,9 @@ async def a_terminal_can_be_typed_at_and_resized(subject: ExecutorUnderTest) -> 
             tty=Size(rows=20, columns=60),
         )
         await shell.write("hello\n")
-        assert await shell.wait_for("got hello", PATIENCE_S), shell.peek()
+        assert await shell.wait_for("got hello", CHECK_TIMEOUT_S), shell.peek()
         shell.resize(Size(rows=50, columns=132))
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 5)
+        assert (await shell.wait(CHECK_TIMEOUT_S), shell.exit_code) == (ShellStatus.COMPLETED, 5)
     finally:
         await shells.dispose(1)
 
@@ -52,7 +52,7 @@ async def a_shell_is_read_with_a_cursor(subject: ExecutorUnderTest) -> None:
             cwd=subject.inside,
         )
         assert shell.state is ShellStatus.RUNNING
-        assert await shell.wait_for("one", PATIENCE_S)
+        assert await shell.wait_for("one", CHECK_TIMEOUT_S)
         assert (
             shells.peek(shell.id).text,
             shells.read(shell.id).text,
@@ -63,10 +63,10 @@ async def a_shell_is_read_with_a_cursor(subject: ExecutorUnderTest) -> None:
             "",
         )
         (subject.workspace / "two").touch()
-        assert await shell.wait_for("two", PATIENCE_S)
+        assert await shell.wait_for("two", CHECK_TIMEOUT_S)
         assert shell.read().text == "two\n"
         (subject.workspace / "three").touch()
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 0)
+        assert (await shell.wait(CHECK_TIMEOUT_S), shell.exit_code) == (ShellStatus.COMPLETED, 0)
         assert [one.id for one in shells.list()] == [shell.id]
         assert shell.log.read_bytes() == b"one\ntwo\n"
 
@@ -77,9 +77,9 @@ async def a_shell_keeps_its_last_output_and_its_log_all(subject: ExecutorUnderTe
         shell = await shells.start(
             "head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=subject.inside
         )
-        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
-        said = shell.read()
-        assert (len(said.data) + said.lost, said.data[-4:]) == (3000004, b"end\n")
+        assert await shell.wait(CHECK_TIMEOUT_S) is ShellStatus.COMPLETED
+        output = shell.read()
+        assert (len(output.data) + output.lost, output.data[-4:]) == (3000004, b"end\n")
         assert shell.log.stat().st_size == 3000004
 
 
@@ -100,11 +100,11 @@ async def a_shell_takes_input(subject: ExecutorUnderTest) -> None:
     async with shells_of(subject) as shells:
         shell = await shells.start("while read line; do echo got $line; done", cwd=subject.inside)
         await shells.write(shell.id, "a\n")
-        assert await shell.wait_for("got a", PATIENCE_S)
+        assert await shell.wait_for("got a", CHECK_TIMEOUT_S)
         await shells.write(shell.id, b"b\n")
-        assert await shell.wait_for("got b", PATIENCE_S)
+        assert await shell.wait_for("got b", CHECK_TIMEOUT_S)
         shell.close_stdin()
-        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
+        assert await shell.wait(CHECK_TIMEOUT_S) is ShellStatus.COMPLETED
 
 
 @check

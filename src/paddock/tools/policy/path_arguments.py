@@ -35,9 +35,9 @@ class Guess:
     others: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
-        said += [f"not judged: {', '.join(self.others)}"] if self.others else []
-        return "; ".join(said)
+        parts = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
+        parts += [f"not judged: {', '.join(self.others)}"] if self.others else []
+        return "; ".join(parts)
 
 
 def guess(call: ToolCall, *, annotated: Collection[str], cwd: str, home: str) -> Guess:

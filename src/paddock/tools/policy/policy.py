@@ -161,7 +161,7 @@ class ToolPolicy:
         self.require_approval_for_execute = require_approval_for_execute
         self.unknown_tools = _action(unknown_tools, "unknown_tools")
         self._specs = {spec.name: spec for spec in (*BUILTIN_TOOLS, *tools)}
-        self._allowed = None if allowed_paths is None else self._places(allowed_paths)
+        self._allowed = None if allowed_paths is None else self._globs(allowed_paths)
         self._builtin = tuple(self._builtin_paths(lift_defaults))
         self._denied = tuple(self._own_paths(denied_paths))
         self._path_rules = tuple(self._path_rule(at, rule) for at, rule in enumerate(path_rules))
@@ -363,7 +363,7 @@ class ToolPolicy:
 
     # From written values to compared values.
 
-    def _places(self, written: Sequence[str]) -> tuple[Glob, ...]:
+    def _globs(self, written: Sequence[str]) -> tuple[Glob, ...]:
         """A path below a link counts by both names. Resolved once, so a later chdir moves no
         boundary.
         """
@@ -608,9 +608,9 @@ def _regex(pattern: str | None, key: str) -> Any:
 
 
 def _not_a_regex(key: str, error: Exception) -> NoReturn:
-    said = error.args[0] if error.args else error
-    said = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-    raise PolicyError(f"{key}: not a regular expression: {said}") from None
+    message = error.args[0] if error.args else error
+    message = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
+    raise PolicyError(f"{key}: not a regular expression: {message}") from None
 
 
 def _plain(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.trust.journal_history import YOUNG_S, JournalHistory
+from paddock.policy.trust.journal_history import MIN_AGE_S, JournalHistory
 from paddock.policy.trust.path_list import PathListFile, facts_of
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
@@ -80,7 +80,7 @@ def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode:
 
 
 def age(state: str) -> None:
-    long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * YOUNG_S
+    long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * MIN_AGE_S
     os.utime(f"{state}/journals", (long_ago, long_ago))
 
 
