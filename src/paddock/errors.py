@@ -65,5 +65,5 @@ class SessionError(PaddockError):
     pass
 
 
-class Bug(PaddockError):  # noqa: N818 (the word for it)
+class Bug(PaddockError):  # noqa: N818
     pass

@@ -67,7 +67,7 @@ _ENLARGE_PROMPT = "make the window larger, then it is shown (Enter: deny) "
 _CONFIRM_PROMPT = "write it? yes, Enter: no "
 
 
-class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
+class _NotOurs(Exception):  # noqa: N818 (not an error)
     """Another process group has taken the terminal. The question stays open."""
 
 

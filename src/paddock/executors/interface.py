@@ -41,7 +41,7 @@ class Failure(Enum):
     UNAVAILABLE = "unavailable"  # the executor: no engine, no connection, or a sandbox that ended
 
 
-class NotStarted(ExecutorError):  # noqa: N818 (what it says)
+class NotStarted(ExecutorError):  # noqa: N818
     """No process was started. A command that fails is a Result instead."""
 
     def __init__(self, message: str, *, failure: Failure, hint: str | None = None) -> None:

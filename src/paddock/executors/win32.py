@@ -172,7 +172,7 @@ class Libraries:
         return cls(kernel32, advapi32, ctypes.get_last_error)
 
 
-class CallFailed(OSError):  # noqa: N818 (what it says)
+class CallFailed(OSError):  # noqa: N818
     def __init__(self, call: str, number: int) -> None:
         super().__init__(f"{call} failed: error {number}" if number else f"{call} had no effect")
         self.call, self.number = call, number

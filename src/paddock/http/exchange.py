@@ -49,7 +49,7 @@ RequestEvent = dict[str, Any]
 ReportEvent = Callable[[RequestEvent], Awaitable[None]]
 
 
-class ClientGone(Exception):  # noqa: N818 (nobody's fault)
+class ClientGone(Exception):  # noqa: N818 (not an error)
     """The client is gone, or does not send valid HTTP."""
 
 

@@ -241,7 +241,7 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
     return Answer(answer.status, reason, headers)
 
 
-class BadAnswer(Exception):  # noqa: N818 (whose fault it is: the upstream's)
+class BadAnswer(Exception):  # noqa: N818 (an error of the upstream)
     """The answer of an upstream can not be passed on."""
 
 

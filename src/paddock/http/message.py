@@ -34,7 +34,7 @@ _BLANK = rb"\t\x0b\x0c\x1c-\x20\x85\xa0"
 _REQUEST_LIKE = re.compile(rb"[%s\r\n]*(?:%s(?:[%s]|\r(?!\n)|\Z)|\Z)" % (_BLANK, _NAME, _BLANK))
 
 
-class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
+class Malformed(Exception):  # noqa: N818 (an error of the peer)
     """``str()`` names the error and quotes nothing of the message. ``status``: the answer of a
     server.
     """

@@ -44,7 +44,7 @@ class Forbidden(Exception):  # noqa: N818 (it is an answer, not a failure)
     """The relay does not dial it; ``str()`` is the reason."""
 
 
-class Unreachable(Exception):  # noqa: N818 (whose fault it is: the upstream's)
+class Unreachable(Exception):  # noqa: N818 (an error of the upstream)
     def __init__(self, message: str, *, late: bool = False) -> None:
         super().__init__(message)
         self.late = late

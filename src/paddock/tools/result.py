@@ -95,7 +95,7 @@ class ToolResult:
         return self.outcome is ToolOutcome.OK
 
 
-class ToolFailure(Exception):  # noqa: N818 a result on its way, and nobody's error
+class ToolFailure(Exception):  # noqa: N818 (a result, not an error)
     """A tool can not do what was requested. ``content``: the available part."""
 
     def __init__(self, outcome: ToolOutcome, message: str, content: object | None = None) -> None:

@@ -29,7 +29,7 @@ _ALWAYS_PASSED = frozenset(
 )  # other variables with a previously writable path are not passed
 
 
-class Planted(Exception):  # noqa: N818 (the caller says where it was written)
+class Planted(Exception):  # noqa: N818 (the caller adds the position)
     """``str()`` is the path that a sandboxed command could have written."""
 
 
