@@ -33,8 +33,8 @@ def server_dir(uid: int) -> str:
 
 
 class ServerSocket:
-    """The listening socket; each user has at most one server. ``on_run`` is called for each run that
-    connects, in its own thread.
+    """The listening socket; each user has at most one server. ``on_run`` is called for each run
+    that connects, in its own thread.
     """
 
     def __init__(self, on_run: Callable[[Inbox, str], None]) -> None:

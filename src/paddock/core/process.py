@@ -162,9 +162,9 @@ def start_beside(
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts the core as a child that runs ``command`` in the sandbox, with its own descriptors and
-    directory. ``approver_sock``: the socket for its questions. ``owner_sock``: the socket on which it
-    reports denials; the run ends when this socket is closed. ``environ`` replaces our environment;
-    the plan passes a part of it.
+    directory. ``approver_sock``: the socket for its questions. ``owner_sock``: the socket on which
+    it reports denials; the run ends when this socket is closed. ``environ`` replaces our
+    environment; the plan passes a part of it.
     """
     import subprocess
 

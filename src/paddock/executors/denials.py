@@ -48,8 +48,8 @@ class DenialSource(Protocol):
 
 class Denials:
     """The socket to the supervisor. The session ends when it is closed, so the holder of this
-    object is the session owner. ``supervisor_sock`` is the supervisor's end. ``expected``: the plan has a
-    mechanism that denies and reports.
+    object is the session owner. ``supervisor_sock`` is the supervisor's end. ``expected``: the plan
+    has a mechanism that denies and reports.
     """
 
     def __init__(self, *, expected: bool) -> None:

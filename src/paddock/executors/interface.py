@@ -2,9 +2,9 @@
 only commands move.
 
 An executor starts processes and ends those that it owns. Time limits, output caps, streaming,
-cancelling and background shells are built on it once (run.py, background_shells.py), for all executors.
-``spawn`` returns an object with the interface of ``asyncio.subprocess.Process``; the simplest
-executor returns one.
+cancelling and background shells are built on it once (run.py, background_shells.py), for all
+executors. ``spawn`` returns an object with the interface of ``asyncio.subprocess.Process``; the
+simplest executor returns one.
 """
 
 from __future__ import annotations

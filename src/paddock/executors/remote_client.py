@@ -79,9 +79,9 @@ class RemoteClient(Process, Protocol):
 
 
 class ClientProcess:
-    """``send_remote_signal`` sends a signal to the remote command. ``exit_marker``: the marker that is written to
-    stderr with the exit code after the command has ended, for clients that wait until all pipes are
-    closed. ``notes``: missing guarantees of the executor.
+    """``send_remote_signal`` sends a signal to the remote command. ``exit_marker``: the marker that
+    is written to stderr with the exit code after the command has ended, for clients that wait until
+    all pipes are closed. ``notes``: missing guarantees of the executor.
     """
 
     def __init__(

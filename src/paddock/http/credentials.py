@@ -63,8 +63,8 @@ def injections(
     plan_fd: int | None = None,
 ) -> dict[str, Injection]:
     """By the names of routes, and by :func:`searched_at`. All secrets are read before anything
-    runs: a missing secret stops the session. ``writable_history``: paths where commands could have planted a
-    program. ``plan_fd``: the plan with the same list, for the core.
+    runs: a missing secret stops the session. ``writable_history``: paths where commands could have
+    planted a program. ``plan_fd``: the plan with the same list, for the core.
     """
     routes = tuple(routes)
     found = {

@@ -72,8 +72,8 @@ class _Host:
 def report(
     events: Iterable[Event], *, chain: ChainReport | str, description: str, unreadable: int = 0
 ) -> str:
-    """``chain``: the result of the verification, or why there was none. ``description``: a description of
-    the selected events.
+    """``chain``: the result of the verification, or why there was none. ``description``: a
+    description of the selected events.
     """
     found = list(events)
     write = _Writer(Redactor())

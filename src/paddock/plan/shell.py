@@ -158,8 +158,8 @@ def layer(
     denied_completely: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Plan:
-    """``denied_completely``: denied completely; ``own``: read-only. Inside a sandbox that denies them nothing
-    is added.
+    """``denied_completely``: denied completely; ``own``: read-only. Inside a sandbox that denies
+    them nothing is added.
     """
     if host.landlock_abi == 0:
         raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")

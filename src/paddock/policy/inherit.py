@@ -86,8 +86,8 @@ class Layers:
         return height + own
 
     def _file(self, found: FoundProfile, outer_links: tuple[ResolvedPath, ...]) -> PolicyText:
-        """``outer_links``: the links that lead to the file whose ``inherit`` names this one. They also
-        lead to this one.
+        """``outer_links``: the links that lead to the file whose ``inherit`` names this one. They
+        also lead to this one.
         """
         file = read_text(found, self.origin)
         return (

@@ -45,8 +45,8 @@ _BINARY = (
 _KNOWN = {
     "program": f"{_STATEMENT} {_ENDS}",
     "command": (
-        "command_name variable_assignment file_redirect herestring_redirect heredoc_redirect comment $ "
-        f"{_WORD}"
+        "command_name variable_assignment file_redirect herestring_redirect heredoc_redirect"
+        f" comment $ {_WORD}"
     ),
     "command_name": _WORD,
     "redirected_statement": f"{_STATEMENT} file_redirect herestring_redirect heredoc_redirect",

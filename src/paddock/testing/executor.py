@@ -2,9 +2,9 @@
 
     python -m paddock.testing.executor mymodule:make
 
-``make()`` is an async context manager that gives a :class:`ExecutorUnderTest`. Each check prints one line. The
-exit status is 0 if all pass. The end of a process is observed from outside: commands write marks
-into a file that the host reads.
+``make()`` is an async context manager that gives a :class:`ExecutorUnderTest`. Each check prints
+one line. The exit status is 0 if all pass. The end of a process is observed from outside: commands
+write marks into a file that the host reads.
 """
 
 from __future__ import annotations

@@ -59,10 +59,11 @@ ASK_TIMEOUT_S = 300
 
 
 class Tools:
-    """``approvals`` None: questions are denied. ``executor`` None: there is no ``bash``. ``handlers``:
-    tools of the caller, by name; the policy judges them like any other. ``only``: no other tools
-    exist. ``policy_denial`` judges a path by the policy; ``object_denial`` asks the sandbox about the opened
-    object. ``log_all_commands``: the journal also contains the text of commands without a question.
+    """``approvals`` None: questions are denied. ``executor`` None: there is no ``bash``.
+    ``handlers``: tools of the caller, by name; the policy judges them like any other. ``only``: no
+    other tools exist. ``policy_denial`` judges a path by the policy; ``object_denial`` asks the
+    sandbox about the opened object. ``log_all_commands``: the journal also contains the text of
+    commands without a question.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The changes of a copy-on-write session, and how they are applied to the workspace.
 
-    upper + lower ─ scan ─► changes ─ renames ─► judge ─► changes with obstacles ─ apply ─► workspace
+    upper + lower ─ scan ─► changes ─ renames ─► judge ─► changes with obstacles ─ apply ─► target
                                                    ▲                                 │
                                 masked, protected, host changes ◄─ record ◄──────────┘
 

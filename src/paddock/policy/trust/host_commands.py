@@ -42,8 +42,8 @@ class HostCommand:
 def command(
     words: Sequence[str], environ: Mapping[str, str], writable_history: WritableHistory
 ) -> HostCommand:
-    """The command as it may be run, in ``COMMAND_CWD``. Raises Planted, or FileNotFoundError if there is no
-    such program.
+    """The command as it may be run, in ``COMMAND_CWD``. Raises Planted, or FileNotFoundError if
+    there is no such program.
     """
     kept = {
         name: value

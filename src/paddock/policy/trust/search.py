@@ -57,8 +57,8 @@ class ProfileSearch:
         relative_to: str,
         inherited_by: FoundProfile | None = None,
     ) -> FoundProfile:
-        """``inherited_by``: the file with this ``inherit``. A file that inherits its own name means the
-        next one down.
+        """``inherited_by``: the file with this ``inherit``. A file that inherits its own name means
+        the next one down.
         """
         if is_path(written):
             return self.at_path(written, source, relative_to=relative_to)
