@@ -167,7 +167,8 @@ def _show(taken: Taken) -> int:
             missed += not kept
             print(f"  {name:<36} {median:>9.3f} ms {'pass' if kept else 'FAIL'}")
     print(
-        f"/bin/true to its end: one after the other, median; {AT_ONCE} at once, all of them; ratios to bare asyncio"
+        f"/bin/true to its end: one after the other, median; {AT_ONCE} at once, all of them; "
+        "ratios to bare asyncio"
     )
     for name, columns in taken.items():
         if "each" in columns:

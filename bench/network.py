@@ -44,7 +44,10 @@ SANDLOCK_HTTP = "sandlock, http_allow: requests are read"
 MITMPROXY = "mitmproxy (TCP, decides nothing)"
 SLOWER = {MITMPROXY: 16, SANDLOCK_HTTP: 4}  # so much less is measured
 # As root: a list of names of our own, then the user again.
-_NAMED = 'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" --clear-groups "${@:3}"'
+_NAMED = (
+    'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
+    '--clear-groups "${@:3}"'
+)
 HOSTS, FEW = 100_000, 10
 QUESTIONS = 20_000
 EACH, CROWD = 1000, 200
@@ -70,7 +73,10 @@ class Through:
         verdict = (
             "" if self.least is None else f"≥ {self.least:.2f}  {'pass' if self.kept else 'FAIL'}"
         )
-        return f"  {self.name:<44} {self.value:>9.0f} {self.unit:<13} {self.of_limit:>5.2f} x  {verdict}"
+        return (
+            f"  {self.name:<44} {self.value:>9.0f} {self.unit:<13} {self.of_limit:>5.2f} x  "
+            f"{verdict}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +269,8 @@ def _named(bench: Bench, address: str, fd: int) -> dict[str, Way]:
     """The relay finds the name where the host does."""
     if os.getuid() != 0:
         print(
-            "only root can give the host a name for the server, so the filter is not measured by name"
+            "only root can give the host a name for the server, so the filter is not measured by "
+            "name"
         )
         return {}
     hosts = bench.build / "hosts"

@@ -142,7 +142,8 @@ class Run:
     def __init__(self, port: int, keep: bool) -> None:
         self.port, self.keep, self.done, self.over = port, keep, 0, False
         self.request = (
-            f"GET /v1/models HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\nAccept: application/json\r\n"
+            f"GET /v1/models HTTP/1.1\r\nHost: {HOST}\r\nUser-Agent: bench\r\nAccept: "
+            "application/json\r\n"
             f"Authorization: Bearer paddock-placeholder-00\r\n\r\n"
         ).encode()
 
@@ -186,7 +187,8 @@ def mitmproxy(program: Path, upstream_port: int) -> tuple[subprocess.Popen[bytes
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [program, "-q", "--mode", f"reverse:http://127.0.0.1:{upstream_port}", "--listen-port", str(port),
+        [program, "-q", "--mode", f"reverse:http://127.0.0.1:{upstream_port}", "--listen-port",
+        str(port),
          "--set", "flow_detail=0", "--set", "connection_strategy=lazy"]
     )  # fmt: skip
     wait_for(lambda: _accepts(port), "mitmproxy", 60)

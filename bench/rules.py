@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.plan.model import ungrouped
+from paddock.plan.plan import ungrouped
 from tests.support.syscalls import numbers
 
 RIGHTS = (
-    "execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char", "make_dir", "make_reg",
+    "execute", "write_file", "read_file", "read_dir", "remove_dir", "remove_file", "make_char",
+    "make_dir", "make_reg",
     "make_sock", "make_fifo", "make_block", "make_sym", "refer", "truncate", "ioctl_dev",
 )  # fmt: skip
 FAMILIES = {"unix": 1, "inet": 2, "inet6": 10, "netlink": 16}

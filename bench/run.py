@@ -399,7 +399,10 @@ class Window:
         ordered = sorted(self.read_us)
         p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
         never = sum(1 for window in ordered if window == 0)
-        shown = f"median {statistics.median(ordered):>7.0f} us, p99 {p99:>7.0f} us, worst {ordered[-1]:>7.0f} us"
+        shown = (
+            f"median {statistics.median(ordered):>7.0f} us, p99 {p99:>7.0f} us, worst "
+            f"{ordered[-1]:>7.0f} us"
+        )
         return f"  {self.name:<44} {shown}; never read: {never} of {len(ordered)}"
 
 
@@ -502,9 +505,12 @@ def networked(bench: Bench, rounds: int) -> list[Row]:
     plan = lean(bench.small_full_plan)
     secret = {"kind": "env", "place": "BENCH_KEY", "source": "bench:1"}
     route: dict[str, object] = {
-        "name": "api", "upstream": {"scheme": "https", "host": "api.example", "port": 443, "base": ""},
-        "credential": secret, "inject_mode": None, "inject_name": None, "endpoints": None, "inspect": False,
-        "body_methods": [], "upstream_addresses": [], "shared_addresses": False, "source": "bench:1",
+        "name": "api", "upstream": {"scheme": "https", "host": "api.example", "port": 443,
+        "base": ""},
+        "credential": secret, "inject_mode": None, "inject_name": None, "endpoints": None,
+        "inspect": False,
+        "body_methods": [], "upstream_addresses": [], "shared_addresses": False,
+        "source": "bench:1",
     }  # fmt: skip
     routed = {**own, "mode": "filtered", "http": {"routes": [route], "inspect": []}}
     with (
@@ -685,7 +691,8 @@ def main() -> int:
         print("launch of /bin/true, ratio to bare")
         print(*launches, sep="\n", flush=True)
         print(
-            f"the same among {tree.FILES} files in {tree.DIRECTORIES} directories and their repository"
+            f"the same among {tree.FILES} files in {tree.DIRECTORIES} directories and their "
+            "repository"
         )
         print(*launch_among_files(bench, max(20, rounds // 5)), sep="\n", flush=True)
         crowds = crowd(bench, bench.small, bench.small_full_plan, judged=True)
@@ -708,16 +715,19 @@ def main() -> int:
         if options.starts:
             first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
             print(
-                f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end"
+                f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB "
+                "at the end"
             )
         networks = networked(bench, rounds)
         print(
-            f"launch of /bin/true, ratio to the host's network; at most {NETWORK_BUDGET_MS} milliseconds more"
+            f"launch of /bin/true, ratio to the host's network; at most {NETWORK_BUDGET_MS} "
+            "milliseconds more"
         )
         print(*networks, sep="\n", flush=True)
         intercepts = intercepted(bench, rounds)
         print(
-            f"shells behind [shell], ratio to one that is not; at most {shells.BUDGET_MS} milliseconds more"
+            f"shells behind [shell], ratio to one that is not; at most {shells.BUDGET_MS} "
+            "milliseconds more"
         )
         print(*intercepts, sep="\n", flush=True)
         flows = network.through(bench, gate_plan(bench, "full"), max(2, rounds // 60))

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 BUDGET_MS = 2.0
 # Started by its real path, a shell is not intercepted.
-_REAL = "import os, sys; os.execv(os.path.realpath('/dev/.paddock-shell') + '/usr/bin/bash', sys.argv[1:])"
+_REAL = (
+    "import os, sys; os.execv(os.path.realpath('/dev/.paddock-shell') + '/usr/bin/bash', "
+    "sys.argv[1:])"
+)
 _SPAWN = (
     'exec "$0" "$1" 0 "$(readlink -f /dev/.paddock-shell)/usr/bin/bash" -c : :: /usr/bin/bash -c :'
 )

@@ -1,4 +1,4 @@
-"""Paddock: run an AI agent inside a fence that the kernel holds."""
+"""Paddock: run an AI agent inside a sandbox that the kernel enforces."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
-    from paddock.approve.approvals import Desk
+    from paddock.approve.approvals import Approvals
     from paddock.core.redact import Redactor
+    from paddock.executors.background_shells import Shell, Shells
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     )
     from paddock.executors.run import Outcome, Result
     from paddock.executors.sandbox import SandboxExecutor
-    from paddock.executors.shells import Shell, Shells
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
@@ -66,13 +66,14 @@ if TYPE_CHECKING:
     from paddock.session.tools import open_journal, open_tools
     from paddock.tools.commands import CommandResult
     from paddock.tools.dispatch import Tools
-    from paddock.tools.files import Limits
+    from paddock.tools.file_tools import Limits
     from paddock.tools.policy.calls import ToolCall, ToolSpec
     from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
     from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome, ToolResult
 
 __all__ = [
     "Action",
+    "Approvals",
     "Bug",
     "CommandExecutor",
     "CommandResult",
@@ -83,7 +84,6 @@ __all__ = [
     "CoreError",
     "Decision",
     "Denial",
-    "Desk",
     "Effect",
     "ExecutorError",
     "FileText",
@@ -149,8 +149,7 @@ __all__ = [
     "unregister_distro",
 ]
 
-# Imported when they are asked for: the command line, which starts anew for every run, has no use
-# for them.
+# Imported on first use. The command line starts a new process for every run and does not need them.
 _LAZY = {
     "Action": "paddock.policy.model",
     "CommandExecutor": "paddock.executors.interface",
@@ -161,13 +160,13 @@ _LAZY = {
     "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
     "Decision": "paddock.tools.policy.policy",
     "Denial": "paddock.executors.denials",
-    "Desk": "paddock.approve.approvals",
+    "Approvals": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
     "FileText": "paddock.tools.result",
     "FileWritten": "paddock.tools.result",
     "HostExecutor": "paddock.executors.host",
     "HostQuestion": "paddock.approve",
-    "Limits": "paddock.tools.files",
+    "Limits": "paddock.tools.file_tools",
     "LinuxSandbox": "paddock.executors.modes",
     "LinuxSandboxConfig": "paddock.policy.formats.executor_modes",
     "Listing": "paddock.tools.result",
@@ -186,8 +185,8 @@ _LAZY = {
     "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
     "Scope": "paddock.tools.policy.policy",
-    "Shell": "paddock.executors.shells",
-    "Shells": "paddock.executors.shells",
+    "Shell": "paddock.executors.background_shells",
+    "Shells": "paddock.executors.background_shells",
     "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",
@@ -220,7 +219,7 @@ _LAZY = {
 }
 
 
-# By the names that other agents use.
+# Names that other agent frameworks use.
 _ALIASES = {"SafetyPolicy": ("paddock.tools.policy.policy", "ToolPolicy")}
 
 

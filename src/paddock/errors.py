@@ -7,7 +7,7 @@
     ├── CoreError             125   the native program is missing, old or failed
     ├── JournalError          125   the journal can not be opened, or does not verify
     ├── ExecutorError         125   a command could not be started at all
-    ├── SessionError          125   a copy-on-write session is unknown, running, broken, or could not be applied
+    ├── SessionError          125   a session is unknown, running, broken, or could not be applied
     └── Bug                   125   Paddock contradicts itself
 
 A denial is not an error (it is an Event, and the command sees its errno), nor is a command that
@@ -23,7 +23,7 @@ EXIT_NOT_FOUND = 127
 
 
 class PaddockError(Exception):
-    """``message`` says what went wrong and where; ``hint`` what to do about it."""
+    """``message`` says what went wrong and where. ``hint`` says what to do."""
 
     exit_code = EXIT_PADDOCK
 
@@ -38,7 +38,7 @@ class UsageError(PaddockError):
 
 
 class PolicyError(PaddockError):
-    """``where`` is ``file:line`` (or a flag); it stands in front of the message."""
+    """``where`` is ``file:line`` or a flag. It precedes the message."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, hint=hint)
@@ -65,5 +65,5 @@ class SessionError(PaddockError):
     pass
 
 
-class Bug(PaddockError):  # noqa: N818 (the word for it)
+class Bug(PaddockError):  # noqa: N818
     pass

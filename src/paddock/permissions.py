@@ -1,6 +1,6 @@
-"""Who may do what, by the names that other agents use for it."""
+"""The permission API, by the names that other agent frameworks use."""
 
-from paddock.approve.approvals import Desk as PermissionManager
-from paddock.approve.model import Verdict as ApprovalResult
+from paddock.approve.approvals import Approvals as PermissionManager
+from paddock.approve.questions import Verdict as ApprovalResult
 
 __all__ = ["ApprovalResult", "PermissionManager"]

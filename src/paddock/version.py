@@ -1,3 +1,3 @@
-"""The version of the package, below everything that names it."""
+"""The version of the package. Every package may import it."""
 
 __version__ = "0.1.0"

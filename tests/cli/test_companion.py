@@ -417,11 +417,11 @@ def test_a_tool_call_is_asked_about_with_its_diff(
 DESK = """
 import asyncio
 from paddock.approve import ToolQuestion
-from paddock.approve.approvals import Desk
+from paddock.approve.approvals import Approvals
 from paddock.approve.forwarded import AtTerminal
 
 async def main():
-    with Desk(AtTerminal()) as desk:
+    with Approvals(AtTerminal()) as desk:
         for words in (("git", "status"), ("git", "status"), ("rm", "x"), ("ls",)):
             asked = ToolQuestion(tool="bash", subject=words, lines=(" ".join(words),), cwd="/w", \
 rule="r", reason=None)

@@ -11,34 +11,34 @@ from pathlib import Path
 from typing import Any
 
 from paddock.executors.container import ContainerExecutor
-from paddock.executors.exec_server import AttendedProcess
+from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.wsl import WslExecutor
 from paddock.policy.model import Tier
 from paddock.policy.request import Request
-from paddock.testing.executor import Place
+from paddock.testing.executor import ExecutorUnderTest
 
 
 @asynccontextmanager
-async def host() -> AsyncIterator[Place]:
+async def host() -> AsyncIterator[ExecutorUnderTest]:
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = HostExecutor(cwd=directory)
         try:
-            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+            yield ExecutorUnderTest(executor=executor, workspace=Path(directory), inside=directory)
         finally:
             await executor.dispose()
 
 
 @asynccontextmanager
-async def logged() -> AsyncIterator[Place]:
+async def logged() -> AsyncIterator[ExecutorUnderTest]:
     """Of the guide: guide.py is its text."""
     log: list[object] = []
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = importlib.import_module("guide").Logged(HostExecutor(cwd=directory), log)
         try:
-            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+            yield ExecutorUnderTest(executor=executor, workspace=Path(directory), inside=directory)
         finally:
             await executor.dispose()
     assert log, "every command went through it"
@@ -47,24 +47,24 @@ async def logged() -> AsyncIterator[Place]:
 class _Liar(HostExecutor):
     """Whose commands all succeed."""
 
-    async def spawn(self, *arguments: Any, **options: Any) -> AttendedProcess:
+    async def spawn(self, *arguments: Any, **options: Any) -> ExecServerProcess:
         process = await super().spawn(*arguments, **options)
         process.__class__ = _Successful
         return process
 
 
-class _Successful(AttendedProcess):
+class _Successful(ExecServerProcess):
     @property
     def returncode(self) -> int | None:
         return None if super().returncode is None else 0
 
 
 @asynccontextmanager
-async def liar() -> AsyncIterator[Place]:
+async def liar() -> AsyncIterator[ExecutorUnderTest]:
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = _Liar(cwd=directory)
         try:
-            yield Place(
+            yield ExecutorUnderTest(
                 executor=executor, workspace=Path(directory), inside=directory, has_terminals=False
             )
         finally:
@@ -72,11 +72,11 @@ async def liar() -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def _sandbox(tier: Tier) -> AsyncIterator[Place]:
+async def _sandbox(tier: Tier) -> AsyncIterator[ExecutorUnderTest]:
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = SandboxExecutor(Request(profiles=("ai-agent",), tier=tier), workspace=directory)
         try:
-            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+            yield ExecutorUnderTest(executor=executor, workspace=Path(directory), inside=directory)
         finally:
             await executor.dispose()
 
@@ -90,7 +90,7 @@ def landlock() -> object:
 
 
 @asynccontextmanager
-async def podman() -> AsyncIterator[Place]:
+async def podman() -> AsyncIterator[ExecutorUnderTest]:
     """PADDOCK_TEST_ENGINE: the engine and its options; PADDOCK_TEST_IMAGE: what a test made."""
     engine, *options = os.environ["PADDOCK_TEST_ENGINE"].split()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
@@ -103,7 +103,7 @@ async def podman() -> AsyncIterator[Place]:
             options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
         )
         try:
-            yield Place(
+            yield ExecutorUnderTest(
                 executor=executor,
                 workspace=Path(directory),
                 inside="/work",
@@ -115,13 +115,13 @@ async def podman() -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def ssh() -> AsyncIterator[Place]:
+async def ssh() -> AsyncIterator[ExecutorUnderTest]:
     """PADDOCK_TEST_SSH: destination and options for a server that a test runs."""
     destination, *options = os.environ["PADDOCK_TEST_SSH"].split()
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = SshExecutor(destination, exec_cwd=directory, options=options)
         try:
-            yield Place(
+            yield ExecutorUnderTest(
                 executor=executor,
                 workspace=Path(directory),
                 inside=directory,
@@ -133,7 +133,7 @@ async def ssh() -> AsyncIterator[Place]:
 
 
 @asynccontextmanager
-async def wsl() -> AsyncIterator[Place]:
+async def wsl() -> AsyncIterator[ExecutorUnderTest]:
     """PADDOCK_TEST_WSL: the wsl.exe of tests/support. Drives are mounted in a directory that the
     host has as well.
     """
@@ -149,7 +149,7 @@ async def wsl() -> AsyncIterator[Place]:
             workspace=r"C:\Work", automount=f"{directory}/mnt", program=str(program)
         )
         try:
-            yield Place(
+            yield ExecutorUnderTest(
                 executor=executor,
                 workspace=workspace,
                 inside=str(workspace),

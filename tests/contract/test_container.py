@@ -466,4 +466,4 @@ def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path:
         source=None, target="/work/a:b/.env", directory=False, read_only=True
     )
     with pytest.raises(NotStarted, match="a name with a colon"):
-        list(workspace_covers.volumes(workspace_covers.HeldNames(mounts=(mount,)), "/empty"))
+        list(workspace_covers.volumes(workspace_covers.CoveredNames(mounts=(mount,)), "/empty"))

@@ -11,8 +11,8 @@ import paddock
 
 def test_the_names_are_these() -> None:
     assert paddock.__all__ == [
-        "Action", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config",
-        "ContainerExecutor", "ContainerSandboxConfig", "CoreError", "Decision", "Denial", "Desk",
+        "Action", "Approvals", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config",
+        "ContainerExecutor", "ContainerSandboxConfig", "CoreError", "Decision", "Denial",
         "Effect", "ExecutorError", "FileText", "FileWritten", "HostError", "HostExecutor",
         "HostQuestion", "JournalError", "Limits", "LinuxSandbox", "LinuxSandboxConfig", "Listing",
         "LocalSandbox", "LocalSandboxConfig", "Mode", "Outcome", "PaddockError", "PathRule",

@@ -1,11 +1,11 @@
-"""Approvals: a question in, an answer out. One file per approver; an inbox is their line to whoever
-asks.
+"""Approvals: a question in, an answer out. One file for each approver. An approver reads its
+questions from an inbox.
 """
 
 from paddock.approve.callback import Callback, DenyAll
 from paddock.approve.inbox import Approver
-from paddock.approve.model import (
-    Asked,
+from paddock.approve.questions import (
+    AnyQuestion,
     Caller,
     HostQuestion,
     Parent,
@@ -15,8 +15,8 @@ from paddock.approve.model import (
 )
 
 __all__ = [
+    "AnyQuestion",
     "Approver",
-    "Asked",
     "Callback",
     "Caller",
     "DenyAll",

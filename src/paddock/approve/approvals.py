@@ -1,7 +1,7 @@
-"""The desk: where the tool calls of this process are asked about, and any approver answers.
+"""Asks an approver about the tool calls of this process.
 
-The approver works in a thread of its own and sees an inbox, as it does for a run. Whatever goes
-wrong is a no: nobody there, an approver that ended or raised, no answer in time.
+The approver works in its own thread and reads an inbox, as it does for a run. Every failure counts
+as deny: no approver, an approver that ended or raised, no answer in time.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 
 from paddock.approve.inbox import Approver, Inbox
-from paddock.approve.messages import Message, Withdrawn
-from paddock.approve.model import ToolQuestion, Verdict
+from paddock.approve.messages import Message, WithdrawMessage
+from paddock.approve.questions import ToolQuestion, Verdict
 from paddock.core.redact import Redactor
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import ToolApproval, load_approved
 from paddock.shell.redacted_command import shown_command
 
-NOBODY = "nobody"  # could be asked
+NOBODY = "nobody"  # no approver could be reached
 TIMEOUT = "timeout"
 REMEMBERED = "session"  # answered earlier, for the session
-ALWAYS = "always"  # answered earlier, for good: approved.toml
+ALWAYS = "always"  # answered earlier, permanently: approved.toml
 
 AnswerBy = tuple[Verdict, str]
-"""And who gave it."""
+"""The answer, and the name of its approver."""
 
 
-class Desk:
-    """Give it to whoever runs tools, and close it in the end. Any event loop may ask, several at
-    the same time: the approver decides in which order they are shown. ``redactor``: knows the
-    secrets that must not be shown. ``origin``: the person whose ``approved.toml`` counts; None:
-    nobody's.
-
-    ``failure``: what the approver raised, if that is why it is gone.
+class Approvals:
+    """Pass it to the code that runs tools, and close it at the end. Any event loop may ask, and
+    several questions may be open at once. The approver chooses the order in which it shows them.
+    ``redactor`` knows the secrets that must not be shown. ``origin``: the user whose
+    ``approved.toml`` is read; None: no such file is read. ``failure``: the exception that ended the
+    approver, if any.
     """
 
     def __init__(
@@ -55,13 +54,13 @@ class Desk:
         self._origin = origin
         self._numbers = itertools.count(1)
         self._remembered: set[tuple[object, ...]] = set()
-        self._counter = _Counter()
+        self._inbox = _QuestionInbox()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self.failure: BaseException | None = None
 
     async def ask(self, question: ToolQuestion) -> AnswerBy:
-        """Cancelled, it takes the question back."""
+        """Cancelling this call withdraws the question."""
         question = replace(
             question,
             id=next(self._numbers),
@@ -70,7 +69,7 @@ class Desk:
                     "\n"
                 )
             ),
-            # Each line for itself: where it begins and ends is the diff's doing.
+            # Redacted line by line, so that the diff keeps its line breaks.
             diff=None
             if question.diff is None
             else "\n".join(map(self._redactor.part, question.diff.split("\n"))),
@@ -80,21 +79,21 @@ class Desk:
             return Verdict.SESSION, REMEMBERED
         if self._approved(question):
             return Verdict.SESSION, ALWAYS
-        if not self._attended():
+        if not self._start_approver():
             return Verdict.DENY, NOBODY
-        answer = self._counter.put(question)
+        answer = self._inbox.put(question)
         try:
             verdict, by = await asyncio.wait_for(asyncio.wrap_future(answer), question.timeout_s)
         except TimeoutError:
             return Verdict.DENY, TIMEOUT
         finally:
-            self._counter.take_back(question.id)
+            self._inbox.take_back(question.id)
         if verdict is Verdict.SESSION and question.subject:
             self._remembered.add(question.scope)
         return verdict, by
 
     def _approved(self, question: ToolQuestion) -> bool:
-        """A file that can not be read approves nothing: the person is asked."""
+        """A file that can not be read approves nothing. The user is asked instead."""
         if self._origin is None:
             return False
         with contextlib.suppress(PolicyError):
@@ -103,40 +102,40 @@ class Desk:
         return False
 
     def close(self) -> None:
-        """Questions that are open are denied. Returns when the approver has left."""
-        self._counter.close()
+        """Denies the open questions. Returns when the approver has ended."""
+        self._inbox.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._counter.release()
+        self._inbox.release()
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> Approvals:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _attended(self) -> bool:
-        """Most sessions have no question: the approver starts with the first."""
+    def _start_approver(self) -> bool:
+        """The approver starts at the first question, because most sessions have none."""
         with self._starting:
-            if self._thread is None and self._approver is not None and not self._counter.over:
+            if self._thread is None and self._approver is not None and not self._inbox.over:
                 self._thread = threading.Thread(
                     target=self._serve, name="paddock-desk", daemon=True
                 )
                 self._thread.start()
-        return self._thread is not None and not self._counter.over
+        return self._thread is not None and not self._inbox.over
 
     def _serve(self) -> None:
         try:
             if self._approver is not None:
-                self._approver.serve(self._counter)
+                self._approver.serve(self._inbox)
         except BaseException as error:
             self.failure = error
         finally:
-            self._counter.close()
+            self._inbox.close()
 
 
-class _Counter(Inbox):
-    """The inbox of a desk."""
+class _QuestionInbox(Inbox):
+    """The inbox of an ``Approvals``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,26 +151,26 @@ class _Counter(Inbox):
                 answer.set_result((Verdict.DENY, NOBODY))
                 return answer
             self._answers[question.id] = answer
-            self._tell(question)
+            self._put_news(question)
         return answer
 
     def take_back(self, number: int) -> None:
         with self._lock:
             if self._answers.pop(number, None) is not None and not self.over:
-                self._open.pop(number, None)  # from here on no answer counts
-                self._tell(Withdrawn(number))
+                self._open.pop(number, None)  # an answer that comes later is ignored
+                self._put_news(WithdrawMessage(number))
 
     def close(self) -> None:
         with self._lock:
             if self.over:
                 return
             self.over = True
-            self._tell(None)
+            self._put_news(None)
             for number in list(self._answers):
                 self._reply(number, Verdict.DENY, NOBODY)
 
     def release(self) -> None:
-        """Nobody waits for news any more."""
+        """Call it when no thread waits for messages any more."""
         with self._lock:
             bell, self._bell = self._bell, -1
         if bell >= 0:
@@ -189,9 +188,10 @@ class _Counter(Inbox):
     def _reply(self, number: int, verdict: Verdict, by: str) -> None:
         answer = self._answers.pop(number, None)
         if answer is not None:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            # the caller cancelled the question meanwhile
+            with contextlib.suppress(InvalidStateError):
                 answer.set_result((verdict, by))
 
-    def _tell(self, news: Message | None) -> None:
+    def _put_news(self, news: Message | None) -> None:
         self._news.append(news)
         os.eventfd_write(self._bell, 1)

@@ -1,5 +1,5 @@
-"""A function of the caller's answers. It is called in threads of its own: a slow answer holds up no
-other question.
+"""An approver that calls a function of the caller. Each call has its own thread, so a slow answer
+delays no other question.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 
 MAX_PARALLEL_CALLS = 32
-"""So many calls run at the same time; further questions wait their turn, and their time runs meanwhile."""
+"""Calls at the same time. Further questions wait, and their time runs meanwhile."""
 
 BY = "callback"
 
 
 class Callback:
-    """``failure``: what the function raised first. Such a question is denied, and so is one with no
-    proper answer.
+    """``failure``: the first exception that the function raised. Such a question is denied, and so
+    is a question with an invalid answer.
 
-    A call that is still running when the run ends is not waited for, and its answer counts no more.
-    A coroutine runs in ``loop``; without one, in a loop of its own.
+    A call that still runs at the end of the run is not awaited, and its answer is ignored. A
+    coroutine runs in ``loop``; without one, it runs in a new loop.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Callback:
         self.failure: BaseException | None = None
 
     def serve(self, inbox: Inbox) -> None:
-        # Each inbox has its own: a session has one for its tools and one for its rules.
-        waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        # One set for each inbox: a session has one inbox for its tools and one for its rules.
+        waiting: queue.SimpleQueue[AnyQuestion | None] = queue.SimpleQueue()
         idle = threading.Semaphore(0)
         workers = 0
 
-        def came(question: Asked) -> None:
+        def came(question: AnyQuestion) -> None:
             nonlocal workers
             waiting.put(question)
             if not idle.acquire(blocking=False) and workers < MAX_PARALLEL_CALLS:
@@ -63,14 +63,17 @@ class Callback:
             waiting.put(None)
 
     def _work(
-        self, inbox: Inbox, waiting: queue.SimpleQueue[Asked | None], idle: threading.Semaphore
+        self,
+        inbox: Inbox,
+        waiting: queue.SimpleQueue[AnyQuestion | None],
+        idle: threading.Semaphore,
     ) -> None:
         while (question := waiting.get()) is not None:
             if inbox.is_open(question):
                 inbox.answer(question, self._decided(question), BY)
             idle.release()
 
-    def _decided(self, question: Asked) -> Verdict:
+    def _decided(self, question: AnyQuestion) -> Verdict:
         try:
             verdict = self._decide(question)
             if inspect.isawaitable(verdict):
@@ -92,7 +95,7 @@ class Callback:
 
 
 class DenyAll:
-    """Whatever is asked."""
+    """Denies every question."""
 
     def serve(self, inbox: Inbox) -> None:
         while not inbox.closed:

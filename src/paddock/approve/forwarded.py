@@ -1,5 +1,5 @@
-"""Approvers in other processes, for the desk of this one: the person's approvals server, a person
-at our terminal.
+"""Approvers in other processes: the user's approvals server, or a person at the terminal of this
+process.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import sys
 
 from paddock.approve import messages
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
-from paddock.approve.server_socket import knock
+from paddock.approve.questions import AnyQuestion, Verdict
+from paddock.approve.server_socket import connect_to_server
 
-_PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # how to speak
+_PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # terminal type and language
 
 
 class Server:
-    """Questions go to ``paddock approvals serve``. Without one, or when it ends, they are
-    denied.
+    """Sends questions to ``paddock approvals serve``. They are denied if no server runs, or when it
+    ends.
     """
 
     def serve(self, inbox: Inbox) -> None:
-        with knock() as line:
-            forward(inbox, line)
+        with connect_to_server() as sock:
+            forward(inbox, sock)
 
 
 class AtTerminal:
-    """A person at the terminal of this process, asked by a process of its own: it has to be the
-    terminal's foreground while it asks, and no signal of the terminal may reach it (terminal.py).
-    Without a terminal everything is denied.
+    """Asks a person at the terminal of this process. A separate process asks, because it must be in
+    the foreground of the terminal and must ignore the terminal's signals (terminal.py). Without a
+    terminal every question is denied.
     """
 
     def serve(self, inbox: Inbox) -> None:
         environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [
             sys.executable,
             "-E",
@@ -45,41 +45,42 @@ class AtTerminal:
             "paddock",
             "companion",
             "--socket",
-            str(theirs.fileno()),
+            str(their_sock.fileno()),
         ]
-        with ours, theirs, open("/dev/tty", "r+b", buffering=0) as tty:
+        with ours, their_sock, open("/dev/tty", "r+b", buffering=0) as tty:
             process = subprocess.Popen(
-                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[theirs.fileno()], process_group=0, cwd="/",
+                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[their_sock.fileno()],
+                process_group=0, cwd="/",
                 env=environment,
             )  # fmt: skip
-            theirs.close()
+            their_sock.close()
             try:
                 forward(inbox, ours)
             finally:
-                ours.close()  # it gives the terminal back, and ends
+                ours.close()  # the approver process gives the terminal back and ends
                 process.wait()
 
 
-def forward(inbox: Inbox, line: socket.socket) -> None:
-    """Every question to whoever is at the other end, every answer back; until one of both ends."""
-    sent: dict[int, Asked] = {}
+def forward(inbox: Inbox, sock: socket.socket) -> None:
+    """Sends every question to the other end and every answer back, until one end closes."""
+    sent: dict[int, AnyQuestion] = {}
 
-    def came(question: Asked) -> None:
-        said = messages.ask(question)
-        if said is None:
+    def came(question: AnyQuestion) -> None:
+        message = messages.ask(question)
+        if message is None:
             inbox.answer(question, Verdict.DENY, "too long to be shown")
             return
         sent[question.id] = question
-        line.send(said)
+        sock.send(message)
 
     while not inbox.closed:
-        answered = inbox.wait(line.fileno())
+        answered = inbox.wait(sock.fileno())
         inbox.read(came)
         for number in [number for number, question in sent.items() if not inbox.is_open(question)]:
             del sent[number]
-            line.send(messages.withdraw(number))
+            sock.send(messages.withdraw(number))
         if answered:
-            datagram = line.recv(messages.MAX_MESSAGE_BYTES)
+            datagram = sock.recv(messages.MAX_MESSAGE_BYTES)
             if not datagram:
                 return
             answer = messages.read_answer(datagram)

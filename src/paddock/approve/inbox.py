@@ -1,5 +1,5 @@
-"""The open questions of whoever asks, and the line they come by: the core's socket, or a desk in
-the same process.
+"""The open questions of one asker, and the channel they arrive on: a socket of the core, or an
+``Approvals`` in the same process.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from paddock.approve import messages
-from paddock.approve.model import Asked, Verdict
+from paddock.approve.questions import AnyQuestion, Verdict
 
 
 class Inbox(ABC):
-    """One thread reads; any may answer. What is not open any more can not be answered: the first
+    """One thread reads. Any thread may answer. Only open questions can be answered: the first
     answer counts, and a withdrawn question needs none.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[int, Asked] = {}
+        self._open: dict[int, AnyQuestion] = {}
         self._closed = False
 
     @abstractmethod
     def fileno(self) -> int:
-        """Can be read when there is something to :meth:`read`."""
+        """This descriptor is readable when there is something to :meth:`read`."""
 
     @abstractmethod
     def _arrived(self) -> Iterator[messages.Message | None]:
-        """What has come since; None: the end. Never waits."""
+        """The messages that have arrived; None: the channel is closed. Never waits."""
 
     @abstractmethod
     def _reply(self, number: int, verdict: Verdict, by: str) -> None: ...
@@ -41,18 +41,18 @@ class Inbox(ABC):
     def closed(self) -> bool:
         return self._closed
 
-    def open(self) -> list[Asked]:
-        """In the order they came."""
+    def open(self) -> list[AnyQuestion]:
+        """In the order of arrival."""
         with self._lock:
             return list(self._open.values())
 
-    def is_open(self, question: Asked) -> bool:
+    def is_open(self, question: AnyQuestion) -> bool:
         with self._lock:
             return question.id in self._open
 
     def wait(self, *others: int, timeout_s: float | None = None) -> list[int]:
-        """Until there is something to :meth:`read`, or one of the other descriptors can be read:
-        those that can.
+        """Waits until there is something to :meth:`read`, or until another descriptor is readable.
+        Returns the readable descriptors among ``others``.
         """
         poll = select.poll()
         for one in (self.fileno(), *others):
@@ -60,8 +60,8 @@ class Inbox(ABC):
         ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
         return [one for one in others if one in ready]
 
-    def read(self, came: Callable[[Asked], None] = lambda question: None) -> None:
-        """Everything that has arrived; never waits."""
+    def read(self, came: Callable[[AnyQuestion], None] = lambda question: None) -> None:
+        """Reads everything that has arrived. Never waits."""
         if self._closed:
             return
         for message in self._arrived():
@@ -70,15 +70,16 @@ class Inbox(ABC):
                     self._closed = True
                     self._open.clear()
                     return
-                if isinstance(message, messages.Withdrawn):
+                if isinstance(message, messages.WithdrawMessage):
                     self._open.pop(message.id, None)
                     continue
                 self._open[message.id] = message
             came(message)
 
-    def answer(self, question: Asked, verdict: Verdict, by: str) -> list[int]:
-        """An answer for the session is one to all that ask the same. What was answered. What is no
-        verdict is the fault of who says it, and answers nothing.
+    def answer(self, question: AnyQuestion, verdict: Verdict, by: str) -> list[int]:
+        """Answers the question. An answer for the session also answers every open question with the
+        same scope. Returns the numbers of the answered questions. An invalid answer raises an error
+        for the approver and answers nothing.
         """
         if not isinstance(verdict, Verdict) or not isinstance(by, str):
             raise TypeError(f"an answer is a Verdict and a name, not {verdict!r} by {by!r}")
@@ -94,27 +95,27 @@ class Inbox(ABC):
 
 
 class Approver(Protocol):
-    """Answers the questions of an inbox, until that is closed. A question it does not answer is
-    denied in the end.
+    """Answers the questions of an inbox until the inbox is closed. Questions that it does not
+    answer are denied at the end.
     """
 
     def serve(self, inbox: Inbox) -> None: ...
 
 
 class SocketInbox(Inbox):
-    """The core asks, withdraws, and closes the socket when it ends."""
+    """The core sends questions, withdraws them, and closes the socket when it ends."""
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         super().__init__()
-        self._line = line
+        self._sock = sock
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._sock.fileno()
 
     def _arrived(self) -> Iterator[messages.Message | None]:
         while True:
             try:
-                datagram = self._line.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                datagram = self._sock.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -122,5 +123,5 @@ class SocketInbox(Inbox):
             yield messages.read(datagram) if datagram else None
 
     def _reply(self, number: int, verdict: Verdict, by: str) -> None:
-        with contextlib.suppress(ConnectionError):  # it ended meanwhile
-            self._line.send(messages.answer(number, verdict, by))
+        with contextlib.suppress(ConnectionError):  # the core ended meanwhile
+            self._sock.send(messages.answer(number, verdict, by))

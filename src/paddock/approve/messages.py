@@ -1,8 +1,8 @@
-"""The messages between core and companion, one a datagram. The core is believed: a wrong one is a
-bug.
+"""The messages between the core and the approver process, one message in a datagram. The core is
+trusted: an invalid message is a bug.
 
-A program's own desk asks the same way where its approver is another process, and adds questions
-about tools.
+An ``Approvals`` sends the same messages to an approver in another process, and adds questions about
+tools.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from paddock.approve.model import (
-    Asked,
+from paddock.approve.questions import (
+    AnyQuestion,
     Caller,
     HostQuestion,
     Parent,
@@ -28,13 +28,13 @@ MAX_MESSAGE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
-    """Whoever wanted to know is gone, or the time is over."""
+class WithdrawMessage:
+    """The asker has ended, or the time is over."""
 
     id: int
 
 
-Message = Asked | Withdrawn
+Message = AnyQuestion | WithdrawMessage
 
 
 def read(datagram: bytes) -> Message:
@@ -42,7 +42,7 @@ def read(datagram: bytes) -> Message:
         message = json.loads(datagram)
         if "withdrawn" in message:
             (number,) = message.values()
-            return Withdrawn(_number(number))
+            return WithdrawMessage(_number(number))
         if "tool" in message:
             return _tool_question(**message)
         return _host_question(**message) if "host" in message else _question(**message)
@@ -57,54 +57,56 @@ def answer(question: int, verdict: Verdict, by: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerMessage:
     id: int
     verdict: Verdict
     by: str
 
 
-def read_answer(datagram: bytes) -> Answered:
-    def said(*, answer: Any, verdict: Any, by: Any) -> Answered:
-        return Answered(_number(answer), Verdict(verdict), _text(by))
+def read_answer(datagram: bytes) -> AnswerMessage:
+    def text(*, answer: Any, verdict: Any, by: Any) -> AnswerMessage:
+        return AnswerMessage(_number(answer), Verdict(verdict), _text(by))
 
     try:
-        return said(**json.loads(datagram))
+        return text(**json.loads(datagram))
     except (ValueError, TypeError, RecursionError) as error:
         raise CoreError(
             f"an answer is not understood: {error!r}", hint="reinstall paddock"
         ) from error
 
 
-def ask(question: Asked) -> bytes | None:
-    """A diff that is too long is cut, and says so. None: the rest is too long to be shown."""
-    said = _asked(question)
-    if len(said) > MAX_MESSAGE_BYTES and isinstance(question, ToolQuestion) and question.diff:
+def ask(question: AnyQuestion) -> bytes | None:
+    """Cuts a diff that is too long and marks the cut. None: the rest of the question is too long to
+    be shown.
+    """
+    text = _asked(question)
+    if len(text) > MAX_MESSAGE_BYTES and isinstance(question, ToolQuestion) and question.diff:
         lines = question.diff.splitlines()
-        while len(said) > MAX_MESSAGE_BYTES and lines:
+        while len(text) > MAX_MESSAGE_BYTES and lines:
             del lines[len(lines) // 2 :]
             left = f"… {len(question.diff.splitlines()) - len(lines)} more lines are not shown …"
-            said = _asked(replace(question, diff="\n".join([*lines, left])))
-    return said if len(said) <= MAX_MESSAGE_BYTES else None
+            text = _asked(replace(question, diff="\n".join([*lines, left])))
+    return text if len(text) <= MAX_MESSAGE_BYTES else None
 
 
 def withdraw(question: int) -> bytes:
     return canonical({"withdrawn": question}).encode("ascii")
 
 
-def _asked(question: Asked) -> bytes:
-    said = {one.name: getattr(question, one.name) for one in fields(question) if one.name != "id"}
+def _asked(question: AnyQuestion) -> bytes:
+    text = {one.name: getattr(question, one.name) for one in fields(question) if one.name != "id"}
     if isinstance(question, Question):
-        said["parent"] = question.parent and {
+        text["parent"] = question.parent and {
             "exe": question.parent.exe,
             "argv": question.parent.argv,
         }
     if isinstance(question, HostQuestion):
-        said["process"] = question.process and {
+        text["process"] = question.process and {
             "pid": question.process.pid,
             "exe": question.process.exe,
         }
-    said["timeout_s"] = max(1, math.ceil(question.timeout_s))
-    return canonical({"ask": question.id, **said}).encode("ascii")
+    text["timeout_s"] = max(1, math.ceil(question.timeout_s))
+    return canonical({"ask": question.id, **text}).encode("ascii")
 
 
 def _tool_question(

@@ -1,5 +1,6 @@
-"""HTTP/1.1 on loopback, for one person's browser: one request a connection. http/message.py reads
-and writes the protocol; this carries the bytes, and lets nobody wait or fill memory for ever.
+"""HTTP/1.1 on loopback for the browser of one user, one request for each connection.
+http/message.py reads and writes the protocol. This file transports the bytes and bounds waiting
+time and memory.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from http import HTTPStatus
 
 from paddock.http.message import Answer, Malformed, Reader, Writer, answer_bytes, request_extent
 
-# connections that have said nothing yet: a command that has a network can make as many as it likes
+# Connections that have sent nothing yet. A command with network access can open any number of them.
 MAX_SILENT_CONNECTIONS = 256
-MAX_CONNECTIONS = 64  # that are answered at a time
-REQUEST_S = 10.0
+MAX_CONNECTIONS = 64  # connections that are answered at the same time
+REQUEST_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 16 * 1024
 
 
@@ -23,13 +24,13 @@ MAX_BODY_BYTES = 16 * 1024
 class PageRequest:
     method: str
     target: str
-    headers: dict[str, str]  # names in small letters; one that is there twice is joined
+    headers: dict[str, str]  # names in lower case; the values of a repeated name are joined
     body: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """``stream``: goes on after the body for as long as somebody listens."""
+    """``stream`` continues after the body until the client closes the connection."""
 
     status: HTTPStatus
     headers: tuple[tuple[str, str], ...] = ()
@@ -45,10 +46,10 @@ class HttpServer:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._silent: dict[asyncio.Task[None], None] = {}  # in the order they came
+        self._silent: dict[asyncio.Task[None], None] = {}  # in the order of arrival
 
     async def listen(self, host: str, port: int) -> int:
-        """The port."""
+        """Returns the port."""
         self._server = await asyncio.start_server(self._connected, host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -67,26 +68,26 @@ class HttpServer:
         self._connections.add(task)
         try:
             conversation = _Conversation(reader, writer)
-            request = await self._heard(task, conversation)
+            request = await self._receive_request(task, conversation)
             if (
                 request is not None
                 and len(self._connections) - len(self._silent) <= MAX_CONNECTIONS
             ):
                 await conversation.respond(await self._handler(request))
         except (OSError, EOFError, Malformed):
-            pass  # whoever it was is gone, or speaks no HTTP
+            pass  # the client is gone, or does not speak HTTP
         except asyncio.CancelledError:
-            pass  # closing
+            pass  # the server is closing
         finally:
             self._connections.discard(task)
             writer.close()
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _heard(
+    async def _receive_request(
         self, task: asyncio.Task[None], conversation: _Conversation
     ) -> PageRequest | None:
-        """Who says nothing makes room for who comes: a person's browser speaks at once."""
+        """A new connection replaces the oldest silent one. A browser sends its request at once."""
         self._silent[task] = None
         if len(self._silent) > MAX_SILENT_CONNECTIONS:
             oldest = next(iter(self._silent))
@@ -103,12 +104,12 @@ class _Conversation:
         self._reader = reader
         self._writer = writer
         self._http = Reader()
-        self._said = Writer()
+        self._body = Writer()
 
     async def request(self) -> PageRequest | None:
-        """None: what there was is none, and has been answered."""
+        """None: the request was invalid and has been answered."""
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 request = await self._request()
         except Malformed:
             await self.respond(Response(status=HTTPStatus.BAD_REQUEST))
@@ -150,14 +151,16 @@ class _Conversation:
             headers.append((b"content-length", str(len(response.body)).encode("ascii")))
         answer = Answer(response.status, response.status.phrase.encode("ascii"), headers)
         head, extent = answer_bytes(answer, "GET", modern=True, last=True)
-        self._said.begin(extent)
-        await self._send(head + self._said.body(response.body))
+        self._body.begin(extent)
+        await self._send(head + self._body.body(response.body))
         if response.stream is not None:
             await self._stream(response.stream)
-        await self._send(self._said.end())
+        await self._send(self._body.end())
 
     async def _stream(self, stream: AsyncIterator[bytes]) -> None:
-        """Until the other side goes: nothing more is expected from it."""
+        """Streams until the client closes the connection. The client is not expected to send
+        anything more.
+        """
         sending = asyncio.ensure_future(self._send_all(stream))
         leaving = asyncio.ensure_future(self._reader.read())
         try:
@@ -169,9 +172,9 @@ class _Conversation:
 
     async def _send_all(self, stream: AsyncIterator[bytes]) -> None:
         async for piece in stream:
-            await self._send(self._said.body(piece))
+            await self._send(self._body.body(piece))
 
     async def _send(self, data: bytes) -> None:
         self._writer.write(data)
-        async with asyncio.timeout(REQUEST_S):
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
             await self._writer.drain()

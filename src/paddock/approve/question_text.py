@@ -1,9 +1,8 @@
-"""A question on the screen. Whatever the command had a hand in is escaped: it must not steer the
-terminal, add a line, or look like something else.
+"""A question as text on the screen. All text that the command influences is escaped, so that it can
+not control the terminal, add a line or imitate other text.
 
-Foreign text stands to the right of a bar, on every line that shows some, and a line never reaches
-the edge of the window. So no text, however it is padded, draws what stands to the left of the bar:
-Paddock's own words.
+Untrusted text stands to the right of a bar on every line, and no line reaches the edge of the
+window. So no padding of the text can draw to the left of the bar, where Paddock's own text stands.
 """
 
 from __future__ import annotations
@@ -15,22 +14,23 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.text.printable import printable
 
-MIN_ARGUMENT_LINES = 4  # of the arguments, however small the screen
+MIN_ARGUMENT_LINES = 4  # lines of the arguments, on any screen size
 MIN_COLUMNS = 40
-# The command can set the terminal's size. Where it claims more than there is, the terminal would
-# break lines by itself, without a bar: so a line is never longer than the smallest window in use.
+# The command can set the size of the terminal. If it claims a larger size than the real one, the
+# terminal would wrap lines without a bar. So no line is longer than the smallest window in use.
 MAX_COLUMNS = 80
-ANSWER_LINES = 2  # lines for the answer
-MAX_OTHER_LINES = 3  # of anything else that is long
+ANSWER_LINES = 2  # lines reserved for the answer
+MAX_OTHER_LINES = 3  # lines of any other long text
 MARGIN = "  "
 LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
 once (or yes)   this alone; the same asks again
-session         the same until the run ends: exactly this, in this directory; of a write, this file, whatever is written
+session         the same until the run ends: exactly this, in this directory; of a write, this \
+file, whatever is written
 always          a rule of your own, which is shown before it is written
 deny (or no)    it is refused, as it is when nobody answers in time
 w               shows the whole, with what looks like a secret
@@ -42,8 +42,8 @@ _MANY_BLANKS = re.compile(r" {16,}")
 
 
 def quoted(word: str) -> str:
-    """As a shell would read it back. What can not be shown is written as in ``$'…'``, and so are
-    blanks in a row.
+    """Quotes a word as a shell would read it. Unprintable characters are written as in ``$'…'``,
+    and so are several blanks in a row.
     """
     if printable(word) == word and "\n" not in word and not _BLANKS.search(word):
         return shlex.quote(word)
@@ -56,7 +56,7 @@ def _escaped(letter: str) -> str:
     if letter == "\n":
         return "\\n"
     shown = printable(letter)
-    # A character, where ``\\xNN`` would be a byte.
+    # This names a character; ``\\xNN`` would name a byte.
     return f"\\u{ord(letter):04x}" if 0x80 <= ord(letter) <= 0xFF and shown != letter else shown
 
 
@@ -65,17 +65,19 @@ def command(argv: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A question as words: each text is one line, and nothing in it steers what shows it."""
+class QuestionText:
+    """A question as text. Each string is one line, and none can control the terminal or page that
+    shows it.
+    """
 
     title: str
-    lines: tuple[str, ...]  # what it is about
-    facts: tuple[tuple[str, str], ...]  # what else there is to know: label, text
+    lines: tuple[str, ...]  # the subject of the question
+    facts: tuple[tuple[str, str], ...]  # more facts: label, text
     diff: tuple[str, ...]
 
 
-def words(question: Asked, *, whole: bool = False) -> Shown:
-    """``whole``: with what looks like a secret in a command's arguments, which is left out else."""
+def text_of_question(question: AnyQuestion, *, whole: bool = False) -> QuestionText:
+    """``whole``: also show arguments that look like secrets. Otherwise they are left out."""
     plain = tuple if whole else _without_secrets
     match question:
         case Question():
@@ -89,7 +91,7 @@ def words(question: Asked, *, whole: bool = False) -> Shown:
         case ToolQuestion():
             title, diff = f"may {quoted(question.tool)} do this?", question.diff or ""
             lines = [_line(line) for one in question.lines for line in one.split("\n")]
-    return Shown(
+    return QuestionText(
         title=title,
         lines=tuple(lines),
         facts=tuple(_facts(question, plain)),
@@ -103,15 +105,17 @@ def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
     return tuple(Redactor().all_of(list(argv)))
 
 
-def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
-    """``rows``: what does not fit is counted and left out of the middle. None: everything."""
+def shown(question: AnyQuestion, more: int, *, columns: int, rows: int | None) -> str:
+    """``rows``: lines that do not fit are left out of the middle and counted. None: show
+    everything.
+    """
     some = None if rows is None else MAX_OTHER_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
-    said = words(question, whole=rows is None)
-    title, facts = f"paddock: {said.title}{waiting}", list(said.facts)
+    content = text_of_question(question, whole=rows is None)
+    title, facts = f"paddock: {content.title}{waiting}", list(content.facts)
     if (
         isinstance(question, ToolQuestion) and len(title) >= columns
-    ):  # the name of the tool is foreign text
+    ):  # the name of the tool is untrusted text
         title, facts = (
             f"paddock: may this be done?{waiting}",
             [("tool", quoted(question.tool)), *facts],
@@ -119,13 +123,13 @@ def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
     room = None if rows is None else rows - 1 - len(below) - ANSWER_LINES
     if room is not None:
-        room = max(MIN_ARGUMENT_LINES, room // 2 if said.diff else room)
-    lines = _some([piece for line in said.lines for piece in _folded("", line, columns)], room)
+        room = max(MIN_ARGUMENT_LINES, room // 2 if content.diff else room)
+    lines = _some([piece for line in content.lines for piece in _folded("", line, columns)], room)
     return "".join(f"{line}\n" for line in (title, *lines, *below))
 
 
 def framed(text: str, *, columns: int) -> str:
-    """A text of several lines, behind the bar."""
+    """Puts a text of several lines behind the bar."""
     lines = [piece for line in text.splitlines() for piece in _folded("", _line(line), columns)]
     return "".join(f"{line}\n" for line in lines)
 
@@ -133,16 +137,16 @@ def framed(text: str, *, columns: int) -> str:
 @dataclass(frozen=True, slots=True)
 class Coloured:
     text: str
-    colour: str  # as SGR has it, or nothing
+    colour: str  # SGR parameters, or empty
 
 
-def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured]:
-    """The diff, as much of it as has room below the question."""
+def changed(question: AnyQuestion, *, columns: int, rows: int | None) -> list[Coloured]:
+    """The diff, cut to the room below the question."""
     room = None
     if rows is not None:
         above = shown(question, 0, columns=columns, rows=rows).count("\n")
         room = max(MIN_ARGUMENT_LINES, rows - above - ANSWER_LINES)
-    diff = words(question).diff
+    diff = text_of_question(question).diff
     lines = _some([piece for line in diff for piece in _folded("", line, columns)], room)
     signs = {
         f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))
@@ -151,7 +155,7 @@ def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured
 
 
 def _facts(
-    question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]
+    question: AnyQuestion, plain: Callable[[Sequence[str]], Sequence[str]]
 ) -> Iterator[tuple[str, str]]:
     if isinstance(question, HostQuestion):
         if question.process:
@@ -201,11 +205,11 @@ def _some(lines: list[str], room: int | None) -> list[str]:
         *head,
         f"{MARGIN}… {hidden} characters are not shown; w shows all",
         *tail,
-    ]  # no bar: our own words
+    ]  # no bar: this is Paddock's own text
 
 
 def _pieces(text: str, width: int) -> list[str]:
-    """Cut by what the terminal shows at most."""
+    """Cuts a text by the greatest width that a terminal may show."""
     pieces, taken = [""], 0
     for letter in text:
         wide = _width(letter)
@@ -218,14 +222,15 @@ def _pieces(text: str, width: int) -> list[str]:
 
 
 def _width(letter: str) -> int:
-    """At most. Terminals differ about marks and about letters beyond ASCII: one that is wider than
-    we count would end a line by itself, and what follows would stand without a bar.
+    """The greatest width of a character. Terminals differ about combining marks and non-ASCII
+    letters. If a character were wider than counted, the terminal would wrap the line, and the rest
+    would stand without a bar.
     """
     return 1 if letter.isascii() or letter in BAR else 2
 
 
 class Screen:
-    """What we wrote on the terminal, so that it can be taken away again."""
+    """The text that we wrote on the terminal, so that it can be erased again."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -240,7 +245,7 @@ class Screen:
         return found if min(found) > 0 else os.terminal_size((80, 24))
 
     def write(self, text: str, *, colour: str = "") -> None:
-        """Escaped, but for the ends of lines."""
+        """Writes text with everything escaped except line ends."""
         plain = printable(text)
         columns = self.size.columns
         for line in plain.split("\n")[:-1]:
@@ -248,7 +253,7 @@ class Screen:
         self._put(f"\x1b[{colour}m{plain}\x1b[0m" if colour and self._erases else plain)
 
     def typed(self) -> None:
-        """The person ended a line, and the terminal showed that."""
+        """The person ended a line, and the terminal echoed it."""
         self._lines += 1
 
     def ring(self) -> None:
@@ -256,8 +261,8 @@ class Screen:
 
     @contextlib.contextmanager
     def page(self) -> Iterator[None]:
-        """Everything that is written meanwhile leaves the screen again."""
-        self._put("\n")  # the command may have left the cursor anywhere
+        """Everything written inside this context is erased at its end."""
+        self._put("\n")  # the command may have left the cursor in any column
         self._lines = 0
         try:
             yield
@@ -267,6 +272,6 @@ class Screen:
 
     def _put(self, text: str) -> None:
         data = text.encode(errors="backslashreplace")
-        with contextlib.suppress(OSError):  # a terminal that is gone has nobody to read it
+        with contextlib.suppress(OSError):  # a closed terminal has no reader
             while data:
                 data = data[os.write(self._fd, data) :]

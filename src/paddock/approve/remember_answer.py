@@ -1,5 +1,4 @@
-"""Always: an answer becomes a rule, or a host, in the person's own ``approved.toml``.
-
+"""Answer "always": writes a rule or a host into the user's own ``approved.toml``.
 policy/trust/approved.py reads that file.
 """
 
@@ -10,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
@@ -21,20 +20,20 @@ from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
 from paddock.policy.trust.approved import (
     Approved,
     ToolApproval,
+    approved_path,
     load_approved,
-    place,
     read_approved,
 )
 
-MAX_FILE_BYTES = 256 * 1024  # every plan with rules carries all of it
+MAX_FILE_BYTES = 256 * 1024  # every plan with rules contains the whole file
 _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")
 
 
 Approval = Rule | Destination | ToolApproval
 
 
-def approval_for(question: Asked, origin: Origin) -> Approval:
-    """What would be written. A PolicyError says why nothing can be."""
+def approval_for(question: AnyQuestion, origin: Origin) -> Approval:
+    """The entry that would be written. Raises PolicyError with the reason if there is none."""
     match question:
         case Question():
             return rule_for(question, origin)
@@ -57,14 +56,14 @@ def written(approval: Approval) -> str:
 def host_for(question: HostQuestion, origin: Origin) -> Destination:
     host = f"[{question.host}]" if ":" in question.host else question.host
     return allowed_host(
-        f"{host}:{question.port}", Source(file=place(origin), line=1, key="host[0]")
+        f"{host}:{question.port}", Source(file=approved_path(origin), line=1, key="host[0]")
     ).value
 
 
 def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
     from paddock.core.redact import Redactor
 
-    shown = place(origin)
+    shown = approved_path(origin)
     approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)
     if not question.subject:
         raise PolicyError("the call says nothing that a rule could be about", where=shown)
@@ -76,10 +75,10 @@ def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
 
 
 def rule_for(question: Question, origin: Origin) -> Rule:
-    """The rule for this program with these arguments in this directory, and for nothing else. A
-    PolicyError says why there is none: not everything that runs can be written down.
+    """The rule for this program with these arguments in this directory only. Raises PolicyError
+    with the reason if no rule can express it.
     """
-    shown = place(origin)
+    shown = approved_path(origin)
     expression = str(core.ask("exactly", question=canonical(question.argv)))
     matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
     taken = {rule.id for rule in load_approved(origin).rules}
@@ -94,7 +93,7 @@ def rule_for(question: Question, origin: Origin) -> Rule:
         reason=None,
         source=Source(file=shown, line=1, key="rule[0]"),
     )
-    # Read as it will be read: a path with a "*" in it would mean others as well.
+    # Parsed as the policy reader parses it: a path with a "*" would match other paths too.
     read = read_approved(rule_to_toml(rule), shown, origin)
     if "*" in question.cwd or tuple(one.matches for one in read.rules) != (rule.matches,):
         raise PolicyError("a name in it can not be written in a rule", where=shown)
@@ -102,8 +101,8 @@ def rule_for(question: Question, origin: Origin) -> Rule:
 
 
 def keep(approval: Approval, origin: Origin) -> None:
-    """Add it to the file, as a whole or not at all. What is there stays as it is written."""
-    path = place(origin)
+    """Adds the entry to the file completely or not at all. Existing text stays unchanged."""
+    path = approved_path(origin)
     try:
         with _locked(origin.config_dir):
             known = load_approved(origin)
@@ -131,7 +130,7 @@ def keep(approval: Approval, origin: Origin) -> None:
 
 
 def _meant(approved: Approved) -> set[tuple[Match, ...] | Destination | ToolApproval]:
-    """What a file allows, whatever it calls that."""
+    """The entries that a file allows, without their ids."""
     rules = (rule.matches for rule in approved.rules)
     return {*rules, *(host.value for host in approved.hosts), *approved.tools}
 
@@ -148,11 +147,11 @@ def _locked(directory: str) -> Iterator[None]:
 
 
 def _replace(path: str, text: str) -> None:
-    """A crash leaves the old one or the new one."""
+    """After a crash the file has its old or its new content."""
     fresh = f"{path}.{os.getpid()}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
-        os.fchmod(fd, 0o600)  # whatever the umask left of it
+        os.fchmod(fd, 0o600)  # independent of the umask
         file.write(text)
         file.flush()
         os.fsync(fd)

@@ -1,10 +1,9 @@
-"""Where runs and the person's approvals server find each other.
-
+"""The socket by which runs reach the user's approvals server.
 ``core/src/approve/approvals_server.rs`` is the core's side.
 
-The socket lies with the journal, the one place that no command can read. In the landlock tier a
-command that may make unix sockets could connect to it by its name; so whoever asks has to know the
-key that lies beside it.
+The socket is next to the journal, because no command can read that directory. In the landlock tier
+a command that may create unix sockets could connect to it by name. So each client must send the key
+that is stored beside the socket.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
-MAX_RUNS = 256  # runs at a time
-HELLO_S = 5.0
+MAX_RUNS = 256  # runs at the same time
+HELLO_TIMEOUT_S = 5.0
 
 
-def place(uid: int) -> str:
+def server_dir(uid: int) -> str:
     return f"/var/tmp/paddock-audit-{uid}/approvals"
 
 
-class Meeting:
-    """Held by the one server of this person. ``met`` is called for each run that comes, in a thread
-    of its own.
+class ServerSocket:
+    """The listening socket; each user has at most one server. ``on_run`` is called for each run
+    that connects, in its own thread.
     """
 
-    def __init__(self, met: Callable[[Inbox, str], None]) -> None:
-        self._met = met
-        self._place = place(os.getuid())
-        for directory in (os.path.dirname(self._place), self._place):
+    def __init__(self, on_run: Callable[[Inbox, str], None]) -> None:
+        self._on_run = on_run
+        self._dir = server_dir(os.getuid())
+        for directory in (os.path.dirname(self._dir), self._dir):
             _private(directory)
-        self._lock = _locked(f"{self._place}/lock")
+        self._lock = _locked(f"{self._dir}/lock")
         self._key = secrets.token_hex(32)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._threads: dict[threading.Thread, socket.socket] = {}
         self._guard = threading.Lock()
-        path = f"{self._place}/socket"
+        path = f"{self._dir}/socket"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a server that is gone: the lock is ours
-        _write(f"{self._place}/key", self._key)
+            os.unlink(path)  # left by a server that has ended: this process holds the lock
+        _write(f"{self._dir}/key", self._key)
         self._listener.bind(path)
         os.chmod(path, 0o600)
         self._listener.listen(64)
@@ -59,83 +58,83 @@ class Meeting:
         self._accepting.start()
 
     def close(self) -> None:
-        """Who waits for an answer sees the end, and is denied."""
+        """Clients that wait for an answer see the end of the connection and deny."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
         self._listener.close()
         with self._guard:
             threads = dict(self._threads)
-            for line in threads.values():
+            for sock in threads.values():
                 with contextlib.suppress(OSError):
-                    line.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(socket.SHUT_RDWR)
         for thread in threads:
             thread.join()
         for name in ("socket", "key"):
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self._place}/{name}")
+                os.unlink(f"{self._dir}/{name}")
         os.close(self._lock)
 
     def _accept(self) -> None:
         while True:
             try:
-                line, _ = self._listener.accept()
-            except OSError:  # shut down
+                sock, _ = self._listener.accept()
+            except OSError:  # the socket was shut down
                 return
             with self._guard:
                 if len(self._threads) >= MAX_RUNS:
-                    line.close()
+                    sock.close()
                     continue
-                thread = threading.Thread(target=self._talk, args=(line,), daemon=True)
-                self._threads[thread] = line
+                thread = threading.Thread(target=self._talk, args=(sock,), daemon=True)
+                self._threads[thread] = sock
                 thread.start()
 
-    def _talk(self, line: socket.socket) -> None:
+    def _talk(self, sock: socket.socket) -> None:
         try:
             with contextlib.suppress(OSError, CoreError):
-                pid, uid = _peer(line)
-                line.settimeout(HELLO_S)
-                if uid == os.getuid() and self._knows(line.recv(messages.MAX_MESSAGE_BYTES)):
-                    line.settimeout(None)
-                    self._met(SocketInbox(line), f"process {pid}")
+                pid, uid = _peer(sock)
+                sock.settimeout(HELLO_TIMEOUT_S)
+                if uid == os.getuid() and self._knows(sock.recv(messages.MAX_MESSAGE_BYTES)):
+                    sock.settimeout(None)
+                    self._on_run(SocketInbox(sock), f"process {pid}")
         finally:
             with self._guard:
                 self._threads.pop(threading.current_thread(), None)
-                line.close()
+                sock.close()
 
     def _knows(self, hello: bytes) -> bool:
         return hmac.compare_digest(hello, _hello(self._key))
 
 
-def knock() -> socket.socket:
-    """The line to the server of this person."""
-    at = place(os.getuid())
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def connect_to_server() -> socket.socket:
+    """Connects to the approvals server of this user."""
+    at = server_dir(os.getuid())
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        line.connect(f"{at}/socket")
-        if _peer(line)[1] != os.getuid():
+        sock.connect(f"{at}/socket")
+        if _peer(sock)[1] != os.getuid():
             raise HostError(f"{at}/socket belongs to somebody else")
         with open(f"{at}/key", encoding="ascii") as file:
-            line.send(_hello(file.read()))
+            sock.send(_hello(file.read()))
     except BaseException:
-        line.close()
+        sock.close()
         raise
-    return line
+    return sock
 
 
 def _hello(key: str) -> bytes:
     return canonical({"key": key}).encode("ascii")
 
 
-def _peer(line: socket.socket) -> tuple[int, int]:
+def _peer(sock: socket.socket) -> tuple[int, int]:
     pid, uid, _ = struct.unpack(
-        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        "3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
     return pid, uid
 
 
 def _private(directory: str) -> None:
-    """/var/tmp is everybody's: what somebody else made there is not ours."""
+    """/var/tmp is writable by all users: a directory that another user made there is refused."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
     facts = os.lstat(directory)

@@ -1,16 +1,16 @@
-"""A person at the terminal answers.
+"""Asks a person at the terminal.
 
-The command has the terminal, and reads from it. For as long as a question is on the screen its
-foreground is our own process group, so that what is typed comes to us; whoever of the command reads
-meanwhile is stopped (SIGTTIN), and continued when the terminal goes back. An answer is a line, not
-a key: a person who is typing something else when the question comes must not answer it by accident.
-What lets something through is a whole word: a process that has left the session is not kept from
-reading, and could make an ``o`` of a ``no`` by taking a letter.
+The command has the terminal and reads from it. While a question is on the screen, our own process
+group is in the foreground, so that we read the typed text. A process of the command that reads
+meanwhile is stopped (SIGTTIN) and continues when the terminal is given back. An answer is a line,
+not a key: a person who is typing something else must not answer by accident. An allowing answer is
+a whole word: a process that has left the session can still read from the terminal, and could turn
+``no`` into ``o`` by taking a letter.
 
-Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set
-them. So the core lets none of the command's change a terminal while a question is open
-(``core/src/approve/open_questions.rs``), and what was read counts only if the terminal is, before
-and after, as we set it.
+Terminal settings change how typed text is read, and a background process that ignores SIGTTOU may
+change them. So the core lets no process of the command change a terminal while a question is open
+(``core/src/approve/open_questions.rs``). Typed text counts only if the terminal settings before and
+after are those that we set.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
 from paddock.approve.question_text import (
     ANSWER_LINES,
     EXPLAINED,
@@ -38,16 +37,19 @@ from paddock.approve.question_text import (
     framed,
     shown,
 )
+from paddock.approve.questions import AnyQuestion, Verdict
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.trust.approved import place
+from paddock.policy.trust.approved import approved_path
 
 BY = "terminal"
 TTY = "/dev/tty"
-SETTLE_S = 1.0  # a person who was about to answer another question has to see that it is gone
-BACKGROUND_S = 0.5  # nothing tells when a job comes to the foreground
-SIZE_S = 0.2  # how often the size of a window is read that is too small
+WITHDRAWN_NOTICE_S = (
+    1.0  # time for a person who was answering a withdrawn question to see that it is gone
+)
+FOREGROUND_POLL_S = 0.5  # poll interval: no event reports that a job comes to the foreground
+WINDOW_SIZE_POLL_S = 0.2  # poll interval for the size of a window that is too small
 INTERRUPT = b"\x03"
 
 _CHOICES = {
@@ -60,13 +62,13 @@ _CHOICES = {
     "deny": Verdict.DENY,
     "": Verdict.DENY,
 }
-_ASKED = "once, session, always or deny? (the whole word; Enter: deny) "
-_LARGER = "make the window larger, then it is shown (Enter: deny) "
-_CONFIRM = "write it? yes, Enter: no "
+_PROMPT = "once, session, always or deny? (the whole word; Enter: deny) "
+_ENLARGE_PROMPT = "make the window larger, then it is shown (Enter: deny) "
+_CONFIRM_PROMPT = "write it? yes, Enter: no "
 
 
-class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
-    """The terminal went to somebody else. The question stays."""
+class _NotOurs(Exception):  # noqa: N818 (not an error)
+    """Another process group has taken the terminal. The question stays open."""
 
 
 class _Withdrawn(Exception):  # noqa: N818
@@ -74,63 +76,64 @@ class _Withdrawn(Exception):  # noqa: N818
 
 
 class _Resized(Exception):  # noqa: N818
-    """The window is larger than it was."""
+    """The window has become larger."""
 
 
 class _Disturbed(Exception):  # noqa: N818
-    """Somebody set the terminal otherwise: what was read may not be what was typed."""
+    """Another process changed the terminal settings: the text that was read may not be the text
+    that was typed.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """``core``: the process whose questions these are. Only from its own people the terminal is
-    taken.
-    """
+    """``core``: the process that asks. The terminal is only taken from its descendants."""
 
     origin: Origin
     core: int
 
     def serve(self, inbox: Inbox) -> None:
-        # Neither reading nor taking the terminal may stop us, and no key may end us while we have
-        # it.
+        # Neither reading nor taking the terminal may stop this process, and no key may end it while
+        # it has the terminal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP})
         for key in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(key, signal.SIG_IGN)
         fd = os.open(TTY, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        told = False
+        announced = False
         while not inbox.closed:
-            inbox.wait(timeout_s=BACKGROUND_S if told else None)
+            inbox.wait(timeout_s=FOREGROUND_POLL_S if announced else None)
             inbox.read()
             if not inbox.open():
-                told = False
+                announced = False
             elif self._may_take(fd):
-                told = False
-                termios.tcflow(fd, termios.TCOON)  # or the question would not come to the screen
+                announced = False
+                # otherwise the question would not appear on the screen
+                termios.tcflow(fd, termios.TCOON)
                 last = None
-                with contextlib.suppress(_NotOurs), _taken(fd, self.core):
+                with contextlib.suppress(_NotOurs), _holding_terminal(fd, self.core):
                     last = self._ask_all(fd, inbox)
                 if last:
                     inbox.answer(*last, BY)
-            elif not told:
-                told = True
+            elif not announced:
+                announced = True
                 Screen(fd).write(
                     "\npaddock: a question waits for you; bring the job to the foreground\n"
                 )
 
     def _may_take(self, fd: int) -> bool:
-        """A shell whose background job asks keeps its terminal: it would take the loss for the end
-        of its input.
+        """If a background job of a shell asks, the shell keeps its terminal. It would take the loss
+        for the end of its input.
         """
         holder = os.tcgetpgrp(fd)
         if holder == _group(self.core):
             return True
-        # Every member: a command can join the group of the shell.
+        # Check every member: a command can join the group of the shell.
         members = [pid for pid, group in _processes() if group == holder]
         return bool(members) and all(_descends(pid, self.core) for pid in members)
 
-    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Asked, Verdict] | None:
-        """Returns the last answer. It is for when the terminal is back: until then the core knows
-        that we have it, and takes no stop for the person's.
+    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[AnyQuestion, Verdict] | None:
+        """Returns the last answer. It is sent after the terminal was given back. Until then the
+        core knows that we have the terminal, and does not treat a stop as a stop by the person.
         """
         screen = Screen(fd)
         screen.ring()
@@ -141,7 +144,7 @@ class Terminal:
                 with screen.page():
                     if exchanged:
                         _let_see(screen, inbox, question)
-                    verdict = self._asked(fd, screen, inbox, question, more)
+                    verdict = self._ask(fd, screen, inbox, question, more)
             except _Withdrawn:
                 exchanged = True
                 continue
@@ -151,15 +154,22 @@ class Terminal:
             inbox.answer(question, verdict, BY)
         return None
 
-    def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, more: int) -> Verdict:
+    def _ask(
+        self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion, more: int
+    ) -> Verdict:
         _set(
             fd
-        )  # also for what is written: a program in raw mode leaves lines that do not begin at the left
+        )  # also for output: a program in raw mode leaves lines that do not start at the left
         fits = self._show(screen, question, more)
         while True:
             try:
                 line = self._line(
-                    fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits
+                    fd,
+                    screen,
+                    inbox,
+                    question,
+                    _PROMPT if fits else _ENLARGE_PROMPT,
+                    awaits_size=not fits,
                 )
             except _Disturbed:
                 screen.write("the terminal was changed meanwhile; once more:\n")
@@ -169,20 +179,20 @@ class Terminal:
                 continue
             if line is None or _CHOICES.get(line) is Verdict.DENY:
                 return Verdict.DENY
-            if not fits:  # nothing is allowed that was not on the screen
+            if not fits:  # a question that was not completely on the screen can not be allowed
                 continue
             if line in _CHOICES:
                 return _CHOICES[line]
             if line == "always":
-                if self._kept(fd, screen, inbox, question):
+                if self._confirm_rule(fd, screen, inbox, question):
                     return Verdict.SESSION
             elif line in ("w", "whole"):
                 self._show_all(screen, question, more)
             elif line in ("e", "explain", "?"):
                 screen.write(EXPLAINED)
 
-    def _show(self, screen: Screen, question: Asked, more: int) -> bool:
-        """Whether it has room: then it is on the screen, from its first line to the answer."""
+    def _show(self, screen: Screen, question: AnyQuestion, more: int) -> bool:
+        """Returns whether the whole question fits. Then it is on the screen."""
         columns, rows = screen.size
         columns = min(columns, MAX_COLUMNS)
         if columns >= MIN_COLUMNS:
@@ -196,7 +206,7 @@ class Terminal:
         )
         return False
 
-    def _show_all(self, screen: Screen, question: Asked, more: int) -> None:
+    def _show_all(self, screen: Screen, question: AnyQuestion, more: int) -> None:
         columns = min(screen.size.columns, MAX_COLUMNS)
         text = shown(question, more, columns=columns, rows=None)
         self._write(screen, text, changed(question, columns=columns, rows=None))
@@ -206,12 +216,12 @@ class Terminal:
         for line in diff:
             screen.write(f"{line.text}\n", colour=line.colour)
 
-    def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Asked) -> bool:
+    def _confirm_rule(self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion) -> bool:
         try:
             approval = approval_for(question, self.origin)
             rule = framed(written(approval), columns=min(screen.size.columns, MAX_COLUMNS))
-            screen.write(f"to {place(self.origin)}:\n{rule}")
-            if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
+            screen.write(f"to {approved_path(self.origin)}:\n{rule}")
+            if self._line(fd, screen, inbox, question, _CONFIRM_PROMPT) != "yes":
                 return False
             keep(approval, self.origin)
         except _Disturbed:
@@ -227,21 +237,21 @@ class Terminal:
         fd: int,
         screen: Screen,
         inbox: Inbox,
-        question: Asked,
+        question: AnyQuestion,
         asked: str,
         *,
         awaits_size: bool = False,
     ) -> str | None:
-        """None: Ctrl-C, or Ctrl-D."""
+        """None: Ctrl-C or Ctrl-D."""
         settings, size = _set(fd), screen.size
-        # What was typed before the question was there is no answer to it.
+        # Text typed before the question appeared does not answer it.
         termios.tcflush(fd, termios.TCIFLUSH)
         screen.write(asked)
         while True:
-            ready = inbox.wait(fd, timeout_s=SIZE_S if awaits_size else None)
+            ready = inbox.wait(fd, timeout_s=WINDOW_SIZE_POLL_S if awaits_size else None)
             inbox.read()
             if inbox.closed or not inbox.is_open(question):
-                # Half an answer is not for the command.
+                # The command must not read half an answer.
                 termios.tcflush(fd, termios.TCIFLUSH)
                 raise _Withdrawn
             if awaits_size and screen.size != size:
@@ -251,7 +261,7 @@ class Terminal:
                 continue
             try:
                 line = os.read(fd, 4096)
-            except OSError:  # not our foreground any more, or no terminal
+            except OSError:  # the terminal is gone, or we are not in the foreground any more
                 raise _NotOurs from None
             if os.tcgetpgrp(fd) != os.getpgrp():
                 raise _NotOurs
@@ -260,17 +270,17 @@ class Terminal:
             screen.typed()
             if INTERRUPT in line or not line.endswith(
                 b"\n"
-            ):  # Ctrl-D ends a line too, and is no Enter
+            ):  # Ctrl-D also ends a line, and is not Enter
                 return None
             return line.decode(errors="replace").strip().lower()
 
 
-def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
-    """That the question before is gone. What is typed meanwhile is thrown away with all that was
-    typed too early.
+def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
+    """Shows that the previous question is gone. Text typed meanwhile is discarded with everything
+    else that was typed too early.
     """
     screen.write("the question before was taken back; this is another one:\n")
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + WITHDRAWN_NOTICE_S
     while (left := deadline - time.monotonic()) > 0:
         inbox.wait(timeout_s=left)
         inbox.read()
@@ -279,32 +289,32 @@ def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
 
 
 @contextlib.contextmanager
-def _taken(fd: int, core: int) -> Iterator[None]:
-    """The terminal is ours, and is set as a person expects it; afterwards both are as before."""
+def _holding_terminal(fd: int, core: int) -> Iterator[None]:
+    """Takes the terminal and sets it for a person who types a line. Restores both afterwards."""
     holder, settings = os.tcgetpgrp(fd), termios.tcgetattr(fd)
     os.tcsetpgrp(fd, os.getpgrp())
     try:
         _interrupt_readers(holder, core)
         yield
     finally:
-        # Somebody else may have taken it meanwhile; then it is theirs to set.
+        # Another process may have taken the terminal meanwhile; then its settings are left alone.
         with contextlib.suppress(OSError, termios.error):
             if os.tcgetpgrp(fd) == os.getpgrp():
                 termios.tcsetattr(fd, termios.TCSADRAIN, settings)
                 try:
                     os.tcsetpgrp(fd, holder)
-                except OSError:  # that group is gone
+                except OSError:  # that group has ended
                     os.tcsetpgrp(fd, _group(core))
         with contextlib.suppress(OSError):
             os.killpg(holder, signal.SIGCONT)
 
 
 _Settings = list[int | list[bytes | int]]
-_UTF8 = 0o40000  # IUTF8, which Python does not name: one character is erased, not one byte
-_LINES = struct.pack("i", 0)  # N_TTY, the discipline of lines
+_UTF8 = 0o40000  # IUTF8, which Python does not name: erase removes one character, not one byte
+_LINES = struct.pack("i", 0)  # N_TTY, the standard line discipline
 _CHARACTERS = {
     termios.VEOF: b"\x04",
-    # Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for
+    # Ctrl-C ends a line like Enter and is part of the line, so no signal handling is needed.
     termios.VEOL: INTERRUPT,
     termios.VERASE: b"\x7f",
     termios.VKILL: b"\x15",
@@ -315,7 +325,7 @@ _CHARACTERS = {
 
 
 def _set(fd: int) -> _Settings:
-    """Lines with echo, whatever was set before. What the terminal made of it."""
+    """Sets line mode with echo. Returns the settings that the terminal accepted."""
     iflag, _, cflag, _, ispeed, ospeed, old = termios.tcgetattr(fd)
     characters: list[bytes | int] = [_CHARACTERS.get(index, b"\0") for index in range(len(old))]
     iflag = termios.ICRNL | (iflag & _UTF8)
@@ -330,7 +340,7 @@ def _set(fd: int) -> _Settings:
     )
     if (
         fcntl.ioctl(fd, termios.TIOCGETD, _LINES) != _LINES
-    ):  # asking does not wait for whoever reads, setting does
+    ):  # reading the settings does not wait for a reader, setting them does
         fcntl.ioctl(fd, termios.TIOCSETD, _LINES)
     plain: _Settings = [
         iflag,
@@ -346,10 +356,10 @@ def _set(fd: int) -> _Settings:
 
 
 def _interrupt_readers(group: int, core: int) -> None:
-    """Whoever waits for input since before is not told by the kernel that the terminal has gone,
-    and would get the answer. Those who are stopped for a moment begin to read anew, and stop. Those
-    who do not stop for SIGTTIN (a shell at its prompt) would be told of an error, and leave: they
-    are stopped for as long as it takes.
+    """The kernel does not wake a process that already waits for input when the terminal is taken,
+    and that process would read the answer. Processes that are stopped for a moment start to read
+    again and get SIGTTIN. Processes that do not stop for SIGTTIN (a shell at its prompt) would get
+    an error and exit, so they stay stopped until the question is answered.
     """
     stopped = 1 << (signal.SIGTTIN - 1)
     for pid, its_group in _processes():
@@ -358,7 +368,7 @@ def _interrupt_readers(group: int, core: int) -> None:
         with contextlib.suppress(OSError, KeyError, ValueError):
             facts = _status(pid)
             if facts["NSpid"].split()[1:][-1:] == ["1"]:
-                continue  # the init of a sandbox reads nothing, and its work goes on
+                continue  # the init of a sandbox reads nothing, and its work must continue
             deaf = any(int(facts[key], 16) & stopped for key in ("SigIgn", "SigCgt"))
             os.kill(pid, signal.SIGSTOP if deaf else signal.SIGTTIN)
             if not deaf:

@@ -1,12 +1,11 @@
-"""The web approver: a page on loopback shows what waits, and a person answers.
+"""The web approver: a page on loopback shows the pending questions, and a person answers.
 
-Who may answer is who knows the address: the first part of every path is a token of 256 bits, made
-anew for each server. It is no cookie, because browsers send those to every port of the host, and a
-command may have a page on one. The Host header has to be our own, so that no name that leads here
-by DNS makes a page of somebody else's one of ours.
+Knowledge of the address is the permission to answer: the first part of every path is a token of 256
+bits, new for each server. It is not a cookie, because browsers send cookies to every port of the
+host, and a command may serve a page on one. The Host header must be our own, so that no foreign
+page can reach the server under a DNS name that points to loopback.
 
-Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as
-markup.
+All shown text is escaped in ``question_text.py``. The page inserts it as text, never as markup.
 """
 
 from __future__ import annotations
@@ -22,22 +21,24 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.model import Verdict
 from paddock.approve.page_server import HttpServer, PageRequest, Response
-from paddock.approve.question_text import Shown, words
-from paddock.approve.queue import Pending, Queue, Settled
+from paddock.approve.question_text import QuestionText, text_of_question
+from paddock.approve.questions import Verdict
+from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.trust.approved import place
+from paddock.policy.trust.approved import approved_path
 
 BY = "web"
 HOST = "127.0.0.1"
-MAX_SHOWN_QUESTIONS = 50  # questions, and as many answers
-MAX_LINE_CHARS = 2000  # characters of a line, until the whole is asked for
+MAX_SHOWN_QUESTIONS = 50  # and as many answers
+MAX_LINE_CHARS = 2000  # characters of a line, until the page requests the whole text
 MAX_LINES = 60
 
-_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all of them again
+_text_of_question = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(
+    text_of_question
+)  # every change shows all questions again
 
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -47,7 +48,8 @@ _FILES = {
 _HEADERS = (
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
+        "data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),
@@ -68,7 +70,7 @@ class Web:
         self._server = HttpServer(self._handle)
 
     async def open(self, port: int) -> str:
-        """The address to answer at. Port 0: any that is free."""
+        """Returns the address of the page. Port 0: any free port."""
         port = await self._server.listen(HOST, port)
         self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
         return f"http://{HOST}:{port}/{self._token}/"
@@ -87,7 +89,7 @@ class Web:
             return _plain(
                 HTTPStatus.FORBIDDEN, "open the address that `paddock approvals serve` printed"
             )
-        # A page that is not ours says so, if the browser is worth anything.
+        # Browsers that send Origin reveal requests of foreign pages.
         if (
             request.headers.get("origin", f"http://{request.headers['host']}")
             != f"http://{request.headers['host']}"
@@ -100,7 +102,7 @@ class Web:
                 headers = (*_HEADERS, ("Content-Type", "text/event-stream"))
                 return Response(status=HTTPStatus.OK, headers=headers, stream=self._events())
             case "POST", "whole" | "rule" | "answer":
-                return await self._asked(name, request)
+                return await self._handle_question(name, request)
             case _:
                 return _plain(HTTPStatus.NOT_FOUND, "there is nothing here")
 
@@ -120,10 +122,10 @@ class Web:
             "history": [_settled(one) for one in history[-MAX_SHOWN_QUESTIONS:][::-1]],
         }
 
-    async def _asked(self, name: str, request: PageRequest) -> Response:
+    async def _handle_question(self, name: str, request: PageRequest) -> Response:
         try:
-            said = json.loads(request.body)
-            number, verdict = said["id"], said.get("verdict")
+            text = json.loads(request.body)
+            number, verdict = text["id"], text.get("verdict")
             pending = next(one for one in self._queue.pending() if one.id == number)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _plain(HTTPStatus.BAD_REQUEST, "not understood")
@@ -136,16 +138,16 @@ class Web:
                 case "rule":
                     return _json(
                         {
-                            "place": place(self._origin),
+                            "place": approved_path(self._origin),
                             "rule": await asyncio.to_thread(self._rule, pending),
                         }
                     )
                 case _:
-                    return await self._answered(pending, verdict)
+                    return await self._store_answer(pending, verdict)
         except PaddockError as error:
             return _plain(HTTPStatus.CONFLICT, f"{error.message}: no rule was written")
 
-    async def _answered(self, pending: Pending, verdict: object) -> Response:
+    async def _store_answer(self, pending: PendingQuestion, verdict: object) -> Response:
         if verdict == "always":
             await asyncio.to_thread(self._rule, pending, write=True)
             verdict = Verdict.SESSION.value
@@ -155,14 +157,14 @@ class Web:
             return _plain(HTTPStatus.GONE, "it is not asked any more")
         return _json({})
 
-    def _rule(self, pending: Pending, *, write: bool = False) -> str:
+    def _rule(self, pending: PendingQuestion, *, write: bool = False) -> str:
         approval = approval_for(pending.question, self._origin)
         if write:
             keep(approval, self._origin)
         return written(approval)
 
 
-def _pending(pending: Pending) -> dict[str, Any]:
+def _pending(pending: PendingQuestion) -> dict[str, Any]:
     return {
         **_question(pending),
         "id": pending.id,
@@ -172,10 +174,10 @@ def _pending(pending: Pending) -> dict[str, Any]:
     }
 
 
-def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
-    """``cut``: there is more to see."""
-    everything = _words(pending.question, whole=True)
-    some = everything if whole else _some(_words(pending.question))
+def _question(pending: PendingQuestion, *, whole: bool = False) -> dict[str, Any]:
+    """``cut``: the question has more text."""
+    everything = _text_of_question(pending.question, whole=True)
+    some = everything if whole else _some(_text_of_question(pending.question))
     return {
         "title": some.title,
         "lines": some.lines,
@@ -189,18 +191,18 @@ def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
     }
 
 
-def _some(said: Shown) -> Shown:
-    return Shown(
-        title=said.title,
-        lines=tuple(map(_cut, said.lines[:MAX_LINES])),
-        facts=tuple((label, _cut(text)) for label, text in said.facts),
-        diff=tuple(map(_cut, said.diff[:MAX_LINES])),
+def _some(content: QuestionText) -> QuestionText:
+    return QuestionText(
+        title=content.title,
+        lines=tuple(map(_cut, content.lines[:MAX_LINES])),
+        facts=tuple((label, _cut(text)) for label, text in content.facts),
+        diff=tuple(map(_cut, content.diff[:MAX_LINES])),
     )
 
 
-def _settled(settled: Settled) -> dict[str, Any]:
+def _settled(settled: SettledQuestion) -> dict[str, Any]:
     return {
-        "line": _cut(" ".join(_words(settled.pending.question).lines), 200),
+        "line": _cut(" ".join(_text_of_question(settled.pending.question).lines), 200),
         "verdict": settled.verdict.value if settled.verdict else "taken back",
         "by": settled.by,
         "after_s": round(settled.after_s, 1),

@@ -1,5 +1,5 @@
-"""The command line: the only place that prints or exits. One file per command, each imported only
-when called.
+"""The command line: the only package that prints or exits. One file for each command, imported when
+the command is called.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS = MappingProxyType(
     }
 )
 
-INTERNAL = ("companion", "http", "observer")  # started by the core
+INTERNAL = ("companion", "http", "observer")
 
 _USAGE = """\
 usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the same)
@@ -48,7 +48,8 @@ usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the s
 
 {commands}
 
-Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied or is not
+Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied \
+or is not
 executable; 127 not found; 128+N killed by signal N.
 """
 
@@ -76,9 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         return error.exit_code
     except OSError as error:
-        # Output that can not be written: Python would complain once more at exit.
+        # Without this, Python would report the failed write once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # the reader went away: not an error of ours
+        # a reader that went away is not an error of Paddock
+        if not isinstance(error, BrokenPipeError):
             complain(f"{error.filename or 'output'}: {error.strerror or error}")
         if debug:
             traceback.print_exc()
@@ -97,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own(arguments: list[str]) -> list[str]:
-    """What stands before the first ``--``; the rest belongs to the command."""
+    """The arguments before the first ``--``; the rest belongs to the command."""
     return arguments[: arguments.index("--")] if "--" in arguments else arguments
 
 

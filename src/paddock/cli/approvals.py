@@ -26,7 +26,7 @@ def execute(arguments: list[str]) -> int:
 
 async def _serve(port: int) -> int:
     from paddock.approve.queue import Queue
-    from paddock.approve.server_socket import Meeting
+    from paddock.approve.server_socket import ServerSocket
     from paddock.approve.web import Web
 
     over = asyncio.Event()
@@ -39,7 +39,7 @@ async def _serve(port: int) -> int:
     except OSError as error:
         raise HostError(f"port {port} can not be listened on: {error.strerror}") from None
     try:
-        meeting = Meeting(lambda inbox, asker: queue.serve(inbox, asker=asker))
+        server_socket = ServerSocket(lambda inbox, asker: queue.serve(inbox, asker=asker))
         try:
             say(address)
             say("Whoever knows this address can answer. Runs without a terminal ask here, and with")
@@ -47,7 +47,7 @@ async def _serve(port: int) -> int:
             sys.stdout.flush()
             await over.wait()
         finally:
-            await asyncio.to_thread(meeting.close)
+            await asyncio.to_thread(server_socket.close)
     finally:
         await web.close()
     return 0

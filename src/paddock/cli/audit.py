@@ -19,7 +19,7 @@ from paddock.journal.event_text import line
 from paddock.journal.query import Query, day, moment
 from paddock.journal.reader import parse
 
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 def execute(arguments: list[str]) -> int:
@@ -133,7 +133,7 @@ def _tail(journal: Journal, query: Query, lines: int, follow: bool, as_json: boo
 def _follow(journal: Journal, seen: int, show: Callable[[Event], None]) -> None:
     while True:
         sys.stdout.flush()
-        select.select([], [], [], _LOOK_S)
+        select.select([], [], [], _POLL_INTERVAL_S)
         for number, event in enumerate(journal.events(), 1):
             if number > seen:
                 seen = number
@@ -157,7 +157,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         chain = verify(journal)
     except JournalError as error:
         chain = error.message
-    page = report(events, chain=chain, what=_named(options, journal), unreadable=unreadable)
+    page = report(events, chain=chain, description=_named(options, journal), unreadable=unreadable)
     if options.output is None:
         sys.stdout.write(page)
     else:
@@ -188,7 +188,9 @@ def _named(options: argparse.Namespace, journal: Journal) -> str:
 
 
 def _write(path: str, page: str) -> None:
-    """Whole or not at all, and for nobody else: it tells what was done."""
+    """Writes the page completely or not at all, readable for the owner only: it shows what was
+    done.
+    """
     fresh = f"{path}.{os.getpid()}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""Changes on the terminal. Names and contents were written by an untrusted program: nothing in them
-steers the terminal, and no line of a file can be taken for one of Paddock's, because each begins
-with the sign of a diff.
+"""Shows changes on the terminal. An untrusted program wrote the names and contents. So nothing in
+them may control the terminal, and each line of a file begins with the sign of a diff, so that it
+can not be taken for a line of Paddock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from paddock.policy.protected import is_flagged
 from paddock.text.printable import printable
-from paddock.workspace.model import Change, ChangeKind, Obstacle, TreeEntry, Type
+from paddock.workspace.change import Change, ChangeKind, Obstacle, TreeEntry, Type
 from paddock.workspace.replace_file import Roots
 from paddock.workspace.text_diff import DiffLine, Tag, count, is_binary, unified
 from paddock.workspace.tree import opened_file, parent_of
@@ -29,8 +29,8 @@ _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
 
 @dataclass(slots=True)
-class Paper:
-    """Where a diff is written: colours on a terminal, and an end to what a hostile file can
+class DiffOutput:
+    """The output of a diff: colours on a terminal, and a bound for the text that a hostile file can
     print.
     """
 
@@ -38,7 +38,7 @@ class Paper:
     left: int = MAX_DIFF_CHARS
 
     @classmethod
-    def of_stdout(cls) -> Paper:
+    def of_stdout(cls) -> DiffOutput:
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         return cls(coloured=sys.stdout.isatty() and not plain)
 
@@ -50,26 +50,26 @@ class Paper:
         )
 
 
-def show(change: Change, roots: Roots, paper: Paper) -> None:
-    paper.write(headline(change), _BOLD)
+def show(change: Change, roots: Roots, output: DiffOutput) -> None:
+    output.write(headline(change), _BOLD)
     if change.obstacle:
-        paper.write(f"  {change.obstacle.value}: {change.reason}", _YELLOW)
-    if paper.left <= 0:
+        output.write(f"  {change.obstacle.value}: {change.reason}", _YELLOW)
+    if output.left <= 0:
         return
     lines = _lines(change, roots)
     if isinstance(lines, str):
-        paper.write(f"  {lines}")
+        output.write(f"  {lines}")
         return
     for line in lines:
-        if paper.left <= 0:
-            paper.write("  … the rest is not shown: name the path to see it")
+        if output.left <= 0:
+            output.write("  … the rest is not shown: name the path to see it")
             return
         cut = "…" if len(line.text) > MAX_LINE_CHARS else ""
         sign = "" if line.tag is Tag.HUNK else line.tag.value
-        paper.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
+        output.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
 
 
-def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
+def show_stat(changes: Sequence[Change], roots: Roots, output: DiffOutput) -> None:
     for change in changes:
         lines = _lines(change, roots)
         if isinstance(lines, str):
@@ -80,12 +80,12 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
                 f"{sign}{number}" for sign, number in (("+", added), ("-", removed)) if number
             )
         obstacle = f"  {change.obstacle.value}: {change.reason}" if change.obstacle else ""
-        paper.write(f"{headline(change)}{f'  {amount}' if amount else ''}{obstacle}")
-    paper.write(summary(changes))
+        output.write(f"{headline(change)}{f'  {amount}' if amount else ''}{obstacle}")
+    output.write(summary(changes))
 
 
 def is_flagged_change(change: Change) -> bool:
-    """There is such a file now, and it is not what it was."""
+    """The change adds or changes a file that is executed outside of the sandbox."""
     new = change.new
     return (
         new is not None and new.type is not Type.DIRECTORY and is_flagged(change.path, new.target)
@@ -109,7 +109,7 @@ def summary(changes: Sequence[Change]) -> str:
 
 
 def merged(changes: Sequence[Change]) -> list[Change]:
-    """As a person sees them: a renamed file once, under its new name."""
+    """As a person sees them: a renamed file appears once, with its new name."""
     shown = {change.path for change in changes}
     return [change for change in changes if not (change.renamed_to and change.renamed_to in shown)]
 
@@ -183,7 +183,7 @@ def _details(change: Change) -> Iterator[str]:
 
 
 def _lines(change: Change, roots: Roots) -> list[DiffLine] | str:
-    """The lines of both versions, or what is said instead of them."""
+    """The lines of both versions, or the text that replaces them."""
     if change.kind is ChangeKind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
         return []
     old = _content(roots.lower, change.path, change.old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import PolicyError, UsageError
-from paddock.explain.unlistable import lost_as_written
+from paddock.explain.unlistable import lost_in_policy
 from paddock.policy import Origin, Request, load, weak_points
 
 
@@ -26,12 +26,13 @@ def execute(arguments: list[str]) -> int:
     for file in files:
         policy = load(Request(policies=(file,), trust_required=False), origin)
         if any(policy.tools.given()):
-            # Imported here: few policies speak of tools, and judging commands needs a grammar.
+            # Imported here, because few policies have tool rules, and judging commands needs a
+            # grammar.
             from paddock.tools.policy.policy import ToolPolicy
 
             ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)
         weak = list(weak_points(policy))
-        for note in (*policy.notes, *lost_as_written(policy.filesystem)):
+        for note in (*policy.notes, *lost_in_policy(policy.filesystem)):
             complain(f"note: {note}")
         for point in weak:
             complain(f"warning: {point}")

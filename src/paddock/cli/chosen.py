@@ -1,6 +1,4 @@
-"""Which session, and which of its paths: ``[SESSION] [PATHS…]``, shared by diff, apply and
-discard.
-"""
+"""The arguments ``[SESSION] [PATHS…]`` of diff, apply and discard."""
 
 from __future__ import annotations
 
@@ -10,16 +8,14 @@ from dataclasses import dataclass
 
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
+from paddock.workspace.change import Change, inside
 from paddock.workspace.conflicts import Selection
-from paddock.workspace.model import Change, inside
 from paddock.workspace.sessions import Session, find, is_session, of_directory, store_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """The first word is a session if there is one of that name; after ``--`` there are only
-    paths.
-    """
+class SessionArguments:
+    """The first word is a session if a session has that name. After ``--`` all words are paths."""
 
     before: Sequence[str]
     after: Sequence[str] | None
@@ -36,8 +32,8 @@ class Words:
 
 
 def _of_here(store: str, cwd: str, *, newest: bool) -> Session:
-    """The only one that has ended, or, to look at (``newest``), the newest of them, or one that is
-    still running.
+    """The only session that has ended. With ``newest``: the newest ended one, or one that still
+    runs.
     """
     here = of_directory(store, cwd)
     ended = [session for session in here if not session.running]
@@ -57,7 +53,9 @@ def _of_here(store: str, cwd: str, *, newest: bool) -> Session:
 
 
 def _relative(word: str, session: Session, origin: Origin) -> str:
-    """As seen from where one stands, or from the workspace if one stands elsewhere."""
+    """Relative to the current directory if it is inside the workspace, else relative to the
+    workspace.
+    """
     base = origin.cwd if session.holds(origin.cwd) else session.workspace
     path = os.path.normpath(os.path.join(base, word))
     if not session.holds(path):

@@ -1,5 +1,5 @@
-"""paddock companion: started by the core when something is asked and there is a terminal. Not for
-people.
+"""paddock companion: the approver process. The core starts it at the first question if there is a
+terminal. Not for people.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from paddock.cli.changes import Paper, as_json, merged, show, show_stat, summary
-from paddock.cli.chosen import Words, check_named
+from paddock.cli.changes import DiffOutput, as_json, merged, show, show_stat, summary
+from paddock.cli.chosen import SessionArguments, check_named
 from paddock.cli.options import Parser, split_command
 from paddock.cli.terminal_output import complain, say
 from paddock.policy import Origin
@@ -27,7 +27,9 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)
     origin = Origin.of_process()
-    session, selection = Words(before=options.words, after=after).session(origin, newest=True)
+    session, selection = SessionArguments(before=options.words, after=after).session(
+        origin, newest=True
+    )
     with reviewed(session, selection=selection) as review:
         check_named(selection, review.changes)
         changes = merged(review.selected)
@@ -44,11 +46,11 @@ def execute(arguments: list[str]) -> int:
                 "an apply of this session was interrupted",
                 hint=f"run `paddock apply {session.id}` again",
             )
-        paper = Paper.of_stdout()
+        output = DiffOutput.of_stdout()
         if options.stat:
-            show_stat(changes, review.roots, paper)
+            show_stat(changes, review.roots, output)
             return 0
         for change in changes:
-            show(change, review.roots, paper)
+            show(change, review.roots, output)
         complain(f"session {session.id} of {session.workspace}: {summary(changes)}")
     return 0

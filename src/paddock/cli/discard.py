@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 
-from paddock.cli.chosen import Words
+from paddock.cli.chosen import SessionArguments
 from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.review import recovered
-from paddock.workspace.sessions import Broken, Session, Taken, discard, look, store_of
+from paddock.workspace.sessions import (
+    BrokenDirectory,
+    QuarantineDirectory,
+    Session,
+    discard,
+    read_directory,
+    store_of,
+)
 
 
 def execute(arguments: list[str]) -> int:
@@ -23,16 +30,16 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     store = store_of(origin.state_dir)
-    one: Session | Taken | Broken
+    one: Session | QuarantineDirectory | BrokenDirectory
     if options.session is None:
-        one, _ = Words(before=(), after=None).session(origin, newest=False)
+        one, _ = SessionArguments(before=(), after=None).session(origin, newest=False)
     else:
-        one = look(store, options.session)
+        one = read_directory(store, options.session)
     with one.locked():
         if isinstance(one, Session):
             with contextlib.suppress(
                 SessionError
-            ):  # without its workspace there is nothing to put right
+            ):  # a session without a workspace has nothing to repair
                 for problem in recovered(one):
                     complain(f"left by an interrupted apply: {problem}")
         saved = discard(store, one)

@@ -31,7 +31,7 @@ def execute(arguments: list[str]) -> int:
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=(),
         search_path=origin.environ.get("PATH", ""),
     )
@@ -70,8 +70,8 @@ def execute(arguments: list[str]) -> int:
             )
         )
         return 0 if enforced else EXIT_PADDOCK
-    for told in finished:
-        say(told)
+    for line in finished:
+        say(line)
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
@@ -82,9 +82,12 @@ def execute(arguments: list[str]) -> int:
         )
         needs = "" if probe.held else f" (needs {probe.needs})"
         say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
-    for what, tried in (("full tier", host.namespaces), ("copy-on-write workspaces", host.overlay)):
+    for subject, tried in (
+        ("full tier", host.namespaces),
+        ("copy-on-write workspaces", host.overlay),
+    ):
         if not tried.usable:
-            say(f"no {what} here: {tried.refusal}")
+            say(f"no {subject} here: {tried.refusal}")
     if tier:
         say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
         say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
@@ -98,18 +101,18 @@ def execute(arguments: list[str]) -> int:
 
 
 def _needed(probe: Probe, plan: Plan) -> bool:
-    """Does the plan rest on it? What it does not was tried for the sake of the report."""
-    kind, _, what = probe.mechanism.partition(" ")
+    """Whether the plan needs this mechanism. The others were tried for the report only."""
+    kind, _, subject = probe.mechanism.partition(" ")
     match kind:
         case "landlock":
             known = {*plan.landlock.handled, *plan.landlock.scoped} if plan.landlock else set()
             optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
             optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
-            if what == "tcp ports":
+            if subject == "tcp ports":
                 return _pins(plan)
-            return bool(plan.landlock) and optional.get(what, "read_file") in known
+            return bool(plan.landlock) and optional.get(subject, "read_file") in known
         case "user":
-            return plan.tier is Tier.FULL if what == "namespace" else plan.gate is not None
+            return plan.tier is Tier.FULL if subject == "namespace" else plan.gate is not None
         case "ptrace":
             return plan.gate is not None
         case "network":
@@ -120,7 +123,7 @@ def _needed(probe: Probe, plan: Plan) -> bool:
             return True
 
 
-_FENCED = {
+_REQUIRED_MECHANISMS = {
     Tier.FULL: ("network namespace", "network filter"),
     Tier.LANDLOCK: ("user notification", "socket of another process"),
 }
@@ -133,12 +136,12 @@ def _network(probes: Sequence[Probe], tier: Tier) -> str:
         if tier is Tier.FULL
         else "by proxy alone, connected for the command (kernel_pin)"
     )
-    missing = [mechanism for mechanism in _FENCED[tier] if mechanism not in held]
+    missing = [mechanism for mechanism in _REQUIRED_MECHANISMS[tier] if mechanism not in held]
     return f"--block-net alone; no {', no '.join(missing)}" if missing else by
 
 
 def _pins(plan: Plan) -> bool:
-    """The supervisor connects for the command: no namespace keeps its network in."""
+    """The supervisor connects for the command, because no network namespace confines it."""
     return plan.network is not None and plan.tier is Tier.LANDLOCK
 
 
@@ -149,8 +152,7 @@ def _refusal(tried: Usable) -> str | None:
 def _default_profile(
     origin: Origin, host: Host, tier: Tier | None
 ) -> tuple[Plan | None, PaddockError | None]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's
-    # fault.
+    # Tested in a neutral directory: an unsuitable current directory is not a fault of the machine.
     neutral = replace(origin, cwd="/nonexistent")
     try:
         return compile_plan(load(Request(profiles=("ai-agent",), tier=tier), neutral), host), None

@@ -1,6 +1,8 @@
-"""paddock http: started by the core where there are routes or inspected hosts. Not for people.
+"""paddock http: the HTTP helper. The core starts it if there are routes or inspected hosts. Not for
+people.
 
-The command may be waiting for its first word, so what that does not need is imported after it.
+The command may wait until the helper is ready, so modules that are not needed for that are imported
+later.
 """
 
 from __future__ import annotations
@@ -28,45 +30,45 @@ def execute(arguments: list[str]) -> int:
             for name, fd in zip(arguments[::2], arguments[1::2], strict=True)
             if name in _DESCRIPTORS
         ]
-        line_fd, relay_fd, plan_fd = fds
+        sock_fd, relay_fd, plan_fd = fds
     except ValueError:
         raise UsageError(
             f"paddock http {' FD '.join(_DESCRIPTORS)} FD, by paddock-core alone"
         ) from None
     _keep_secrets()
-    with socket.socket(fileno=line_fd) as line, socket.socket(fileno=relay_fd) as relay:
-        # A command that prints a secret has no use for them.
-        for end in (line, relay):
+    with socket.socket(fileno=sock_fd) as sock, socket.socket(fileno=relay_fd) as relay:
+        # A command that prints a secret does not need these modules.
+        for end in (sock, relay):
             end.set_inheritable(False)
         try:
-            serve = _ready(line, plan_fd)
+            serve = _ready(sock, plan_fd)
         except Exception as error:
             known = (
                 error if isinstance(error, PaddockError) else Bug(f"what speaks HTTP: {error!r}")
             )
-            line.send(canonical({"error": known.message, "hint": known.hint}).encode("ascii"))
+            sock.send(canonical({"error": known.message, "hint": known.hint}).encode("ascii"))
             return EXIT_PADDOCK
-        serve(line, relay)
+        serve(sock, relay)
     return 0
 
 
 def _keep_secrets() -> None:
-    """From other processes of the same user: no memory to be read, no core dump."""
+    """Protects secrets from other processes of the same user: no readable memory, no core dump."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise Bug(f"prctl: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
-    """Reads the secrets, and says that it did."""
+def _ready(sock: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
+    """Reads the secrets and reports that it is ready."""
     from paddock.http.credentials import injections, require_trusted
     from paddock.http.route_table import Settings
 
-    http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
+    http, writable_trees = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)
-    reach = WritableHistory(trees=reached)
-    require_trusted(os.environ, reach)
-    secrets = injections(settings.routes, os.environ, reach, plan_fd)
+    writable_history = WritableHistory(trees=writable_trees)
+    require_trusted(os.environ, writable_history)
+    secrets = injections(settings.routes, os.environ, writable_history, plan_fd)
     ready = canonical({"error": None, "hint": None}).encode("ascii")
     authority = None
     if hosts := settings.inspected_hosts():
@@ -77,9 +79,9 @@ def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket
         with os.fdopen(bundle, "wb") as file:
             file.write(authority.bundle())
             file.flush()
-            socket.send_fds(line, [ready], [bundle])
+            socket.send_fds(sock, [ready], [bundle])
     else:
-        line.send(ready)
+        sock.send(ready)
     from paddock.http.server import serve
 
     return partial(serve, settings=settings, injections=secrets, authority=authority)

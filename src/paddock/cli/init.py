@@ -1,6 +1,4 @@
-"""paddock init: a configuration to start from, and the built-in profiles of distributions beside
-it.
-"""
+"""paddock init: writes an initial configuration and the built-in profiles of distributions."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.formats.config import INITIAL, place
+from paddock.policy.formats.config import INITIAL, config_path
 from paddock.policy.formats.executor_modes import BUILTIN_DISTROS
 
 
@@ -27,14 +25,14 @@ def execute(arguments: list[str]) -> int:
 
 
 def _files(origin: Origin) -> Iterator[tuple[str, str]]:
-    yield place(origin), json.dumps(INITIAL, indent=2) + "\n"
+    yield config_path(origin), json.dumps(INITIAL, indent=2) + "\n"
     for name in sorted(os.listdir(BUILTIN_DISTROS)):
         with open(os.path.join(BUILTIN_DISTROS, name), encoding="utf-8") as file:
             yield os.path.join(origin.config_dir, "distros", name), file.read()
 
 
 def _write(path: str, text: str, *, force: bool) -> bool:
-    """Through no link, and for nobody else to write."""
+    """Follows no link; only the owner may write the file."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if force and os.path.lexists(path):

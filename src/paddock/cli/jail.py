@@ -1,4 +1,4 @@
-"""paddock jail: a command in a container, with a root directory of its own."""
+"""paddock jail: runs a command in a container with its own root directory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-_WORDS = (
+_OPTION_TEXTS = (
     (("--rootdir",), "rootdir", "DIR", "the container's root directory"),
     (("-U", "--username"), "username", "NAME", "the user to run as, looked up on this machine"),
     (
@@ -78,10 +78,10 @@ _WORDS = (
 
 def _add_container_options(parser: Parser) -> None:
     add = parser.add_argument
-    for names, key, metavar, what in _WORDS:
-        add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=what)
+    for names, key, metavar, help_text in _OPTION_TEXTS:
+        add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=help_text)
     for name, key in (("-u", "uid"), ("-g", "gid")):
-        what = f"the {key} to run as, in place of the user's"
+        help_text = f"the {key} to run as, in place of the user's"
         add(
             name,
             f"--{key}",
@@ -90,7 +90,7 @@ def _add_container_options(parser: Parser) -> None:
             key=key,
             type=_number,
             metavar="N",
-            help=what,
+            help=help_text,
         )
     add(
         "--id-map",
@@ -112,7 +112,7 @@ def _add_container_options(parser: Parser) -> None:
 
 
 class _Directive(argparse.Action):
-    """A flag is the directive of the profile with the same name, on top of it."""
+    """A flag is the profile directive of the same name. It overrides the profile."""
 
     def __init__(self, *, key: str, **rest: object) -> None:
         super().__init__(**rest)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class _Directive(argparse.Action):
         option: str | None = None,
     ) -> None:
         value = True if self.nargs == 0 else values
-        assert isinstance(value, str | int)  # what argparse was told to read
+        assert isinstance(value, str | int)  # argparse reads only these types
         given = getattr(namespace, self.dest, None) or []
         setattr(
             namespace,

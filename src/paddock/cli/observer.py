@@ -1,4 +1,4 @@
-"""paddock observer: started by the core for ``paddock run --observe``. Not for people."""
+"""paddock observer: the core starts it for ``paddock run --observe``. Not for people."""
 
 from __future__ import annotations
 

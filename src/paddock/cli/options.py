@@ -1,4 +1,4 @@
-"""Options that several commands share, and their way into a policy Request."""
+"""Options that several commands share, and their conversion to a policy Request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paddock.policy.model import Access, Switch, Tier, ToolSettings
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with our manners: errors are UsageErrors (exit 125), nothing is abbreviated."""
+    """argparse with UsageErrors (exit 125) and without abbreviations."""
 
     def __init__(self, command: str, description: str) -> None:
         super().__init__(prog=f"paddock {command}", description=description, allow_abbrev=False)
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
-    """Options, and the command after ``--`` (None when there is no ``--``)."""
+    """Splits off the command after ``--`` (None without ``--``)."""
     if "--" not in arguments:
         return arguments, None
     at = arguments.index("--")
@@ -32,7 +32,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def add_tool_options(parser: Parser) -> None:
-    """What the command line says of tool calls, over the configurations."""
+    """Options for tool calls. They override the configurations."""
     add, flag = parser.add_argument, argparse.BooleanOptionalAction
     add("--config", metavar="FILE", help="a configuration in JSON, over your own")
     add("--read-only", action="store_true", help="nothing is written or executed")
@@ -43,13 +43,13 @@ def add_tool_options(parser: Parser) -> None:
         default=None,
         help="file tools stay in the current directory",
     )
-    for name, what in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
+    for name, help_text in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
         add(
             f"--{name}",
             action="append",
             default=[],
             metavar="GLOBS",
-            help=f"{what}; divided by commas, or repeated",
+            help=f"{help_text}; divided by commas, or repeated",
         )
     add(
         "--denied-commands",
@@ -80,8 +80,8 @@ def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
 
 
 def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
-    """Which policy, and what the command line adds to it. ``without``: a name that means something
-    else here.
+    """Options that choose and extend the policy. ``without``: an option name that has another
+    meaning in this command.
     """
     add = parser.add_argument
     add(
@@ -98,9 +98,9 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         metavar="FILE",
         help="a policy file; may be repeated",
     )
-    for access, every, what in _GRANTS:
+    for access, every, help_text in _GRANTS:
         names = [name for name in every if name != without]
-        add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
+        add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=help_text)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
     add(
         "--open-protected",
@@ -188,7 +188,7 @@ _GRANTS = (
 
 
 class _Grant(argparse.Action):
-    """Keeps the grants in the order they were written, each with the flag that wrote it."""
+    """Stores grants in their written order, each with its flag."""
 
     def __init__(self, *, access: Access, **rest: Any) -> None:
         super().__init__(**rest)

@@ -1,4 +1,4 @@
-"""paddock policy show: what holds for tool calls, key by key."""
+"""paddock policy show: prints the settings for tool calls, key by key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     add_tool_options(parser)
     options = parser.parse_args(arguments)
-    # Imported here: the lists are a part of what judges.
+    # Imported here, because the lists belong to the tool policy.
     from paddock.tools.policy.policy import default_denied_paths
 
     builtin = [pattern for _, _, patterns in default_denied_paths() for pattern in patterns]

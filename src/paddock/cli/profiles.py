@@ -1,4 +1,4 @@
-"""paddock profiles: which profiles there are, where each comes from, what one says."""
+"""paddock profiles: lists the profiles with their sources, or prints one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK
 from paddock.policy import Origin
-from paddock.policy.listing import Listed, listed, text_of
+from paddock.policy.listing import ListedProfile, listed, text_of
 from paddock.text.printable import printable
 
 
@@ -39,12 +39,12 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _as_json(one: Listed) -> dict[str, str | None]:
+def _as_json(one: ListedProfile) -> dict[str, str | None]:
     error = one.error.message if one.error else None
     return {"name": one.name, "file": one.path, "about": one.about, "error": error}
 
 
-def _print(profiles: Sequence[Listed]) -> None:
+def _print(profiles: Sequence[ListedProfile]) -> None:
     width = max(len(one.name) for one in profiles)
     for one in profiles:
         say(f"{one.name:{width}}  {f'error: {one.error.message}' if one.error else one.about}")

@@ -1,4 +1,4 @@
-"""paddock run: behind the fence, or not at all."""
+"""paddock run: runs a command in the sandbox, or refuses."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, ExecutorError, PaddockError, UsageError
 from paddock.executors.interface import CommandExecutor
-from paddock.executors.modes import HOLDS, executor_for, resolve_mode
+from paddock.executors.modes import GUARANTEES, executor_for, resolve_mode
 from paddock.executors.run import run
 from paddock.policy import Origin
 from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
@@ -66,7 +66,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _config(options: argparse.Namespace) -> SandboxConfig:
-    """Flags on top of the file, whose values lie on top of its profile's."""
+    """Flags override the file, and the file overrides its profile."""
     origin, config = _origin(), SandboxConfig()
     if options.config is not None:
         config = _named(options.config, origin)
@@ -82,12 +82,13 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
 
 def _modes(*, as_json: bool) -> int:
     table = {
-        mode.value: {**asdict(held), "forced_ask": held.forced_ask} for mode, held in HOLDS.items()
+        mode.value: {**asdict(held), "forced_ask": held.forced_ask}
+        for mode, held in GUARANTEES.items()
     }
     if as_json:
         say(json.dumps(table))
         return 0
-    for mode, held in HOLDS.items():
+    for mode, held in GUARANTEES.items():
         say(f"{mode.value}")
         say(f"  writes   {held.where}{'' if held.writes else ' (not held)'}")
         say(f"  reads    {held.reads}")
@@ -101,21 +102,23 @@ def _modes(*, as_json: bool) -> int:
 
 
 async def _status(config: SandboxConfig, *, as_json: bool) -> int:
-    """What really holds here, not what the mode is called."""
+    """The properties measured on this machine, not those that the mode promises."""
     mode = resolve_mode(config.mode, require_enforced=config.require_enforced)
     found: dict[str, object] = {"mode": mode.value}
     try:
-        found |= _of_distro(config.wsl) if mode is Mode.WSL else await _of_place(config, mode)
+        found |= (
+            _distro_facts(config.wsl) if mode is Mode.WSL else await _executor_facts(config, mode)
+        )
     except PaddockError as error:
         found |= {"works": False, "refusal": error.message}
     if as_json:
         say(json.dumps(found))
     else:
-        _say_status(mode, found)
+        _print_status(mode, found)
     return 0 if found["works"] else EXIT_PADDOCK
 
 
-def _of_distro(config: WslSandboxConfig) -> dict[str, object]:
+def _distro_facts(config: WslSandboxConfig) -> dict[str, object]:
     from paddock.executors.distro import list_distros, run_in_distro
 
     if config.distro not in list_distros():
@@ -132,26 +135,26 @@ def _of_distro(config: WslSandboxConfig) -> dict[str, object]:
     return {**found, "kernel": kernel, "python": python.strip().removeprefix("Python ") or None}
 
 
-async def _of_place(config: SandboxConfig, mode: Mode) -> dict[str, object]:
+async def _executor_facts(config: SandboxConfig, mode: Mode) -> dict[str, object]:
     executor = executor_for(config)
     try:
         of_windows = mode is Mode.WINDOWS or (mode is Mode.LOCAL and sys.platform == "win32")
-        told = await run(executor, "ver" if of_windows else _ABOUT, timeout_s=120)
-        if told.error is not None:
-            raise ExecutorError(told.error)
-        found: dict[str, object] = {"works": told.ok, "place": executor.name}
-        kernel = told.stdout.strip().partition("\n")[0]
+        result = await run(executor, "ver" if of_windows else _ABOUT, timeout_s=120)
+        if result.error is not None:
+            raise ExecutorError(result.error)
+        found: dict[str, object] = {"works": result.ok, "place": executor.name}
+        kernel = result.stdout.strip().partition("\n")[0]
         return {**found, "writes_confined": executor.confines_writes, "kernel": kernel}
     finally:
         await executor.dispose()
 
 
-def _say_status(mode: Mode, found: dict[str, object]) -> None:
+def _print_status(mode: Mode, found: dict[str, object]) -> None:
     say(f"mode: {mode.value}")
     if not found["works"]:
         complain(f"commands can not be run: {found.get('refusal') or 'a first one failed'}")
         return
-    held = HOLDS[mode]
+    held = GUARANTEES[mode]
     say(f"place: {found['place']}, kernel {found['kernel']}")
     if "python" in found:
         say(f"python: {found['python'] or 'none'}")
@@ -165,8 +168,8 @@ def _say_status(mode: Mode, found: dict[str, object]) -> None:
 
 
 async def _selftest(config: SandboxConfig) -> int:
-    """Writes in the workspace, and next to it in a directory of the same person: who can write
-    there without a fence has to fail behind one.
+    """Writes in the workspace and in a directory beside it that belongs to the same user. Without a
+    sandbox the second write succeeds; in the sandbox it must fail.
     """
     home = os.path.expanduser("~")
     place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
@@ -208,10 +211,12 @@ def _working_in(config: SandboxConfig, workspace: str) -> SandboxConfig:
 
 
 async def _writes(executor: CommandExecutor, path: str, wanted: bool, claim: str) -> bool:
-    """By the shell itself; looked at from here."""
+    """The shell writes; the check reads from outside."""
     line = f'echo x> "{path}"' if sys.platform == "win32" else f"echo x > {shlex.quote(path)}"
     result = await run(executor, line, timeout_s=120)
-    return _told(claim, (os.path.exists(path) is wanted) and result.error is None, result.error)
+    return _print_claim(
+        claim, (os.path.exists(path) is wanted) and result.error is None, result.error
+    )
 
 
 async def _by_a_child(executor: CommandExecutor, path: str) -> bool:
@@ -221,14 +226,14 @@ async def _by_a_child(executor: CommandExecutor, path: str) -> bool:
         else f"sh -c 'touch \"$0\"' {shlex.quote(path)}"
     )
     result = await run(executor, line, timeout_s=120)
-    return _told(
+    return _print_claim(
         "not written outside by a child",
         not os.path.exists(path) and result.error is None,
         result.error,
     )
 
 
-def _told(claim: str, held: bool, error: str | None) -> bool:
+def _print_claim(claim: str, held: bool, error: str | None) -> bool:
     say(f"{'ok' if held else 'FAILED'}  {claim}{f': {error}' if error else ''}")
     return held
 
@@ -251,7 +256,8 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
                 hint="--yes, where nobody can be asked",
             )
         sys.stderr.write(
-            f"paddock: {config.distro} and all files in it will be removed. The workspace stays. [y/N] "
+            f"paddock: {config.distro} and all files in it will be removed. The workspace stays. "
+            "[y/N] "
         )
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -261,8 +267,8 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
 
 
 def _named(path: str, origin: Origin) -> SandboxConfig:
-    """It names programs that run outside of the fence: what a command could have written has to be
-    trusted first.
+    """The file names programs that run outside of the sandbox. If a command could have written it,
+    the user must trust it first.
     """
     if sys.platform != "win32":
         from paddock.policy.formats.config import load_config

@@ -1,4 +1,4 @@
-"""paddock sessions: the copy-on-write sessions there are, and how they stand."""
+"""paddock sessions: lists the copy-on-write sessions and their state."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.workspace.model import Obstacle, Type
+from paddock.workspace.change import Obstacle, Type
 from paddock.workspace.review import reviewed
-from paddock.workspace.sessions import Broken, Session, Taken, listed, store_of
+from paddock.workspace.sessions import (
+    BrokenDirectory,
+    QuarantineDirectory,
+    Session,
+    listed,
+    store_of,
+)
 
 
 def execute(arguments: list[str]) -> int:
@@ -29,13 +35,13 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _row(session: Session | Taken | Broken) -> dict[str, Any]:
+def _row(session: Session | QuarantineDirectory | BrokenDirectory) -> dict[str, Any]:
     if not isinstance(session, Session):
-        state = "taken" if isinstance(session, Taken) else "broken"
-        return {"id": session.id, "place": session.place, "state": state, "error": session.reason}
+        state = "taken" if isinstance(session, QuarantineDirectory) else "broken"
+        return {"id": session.id, "place": session.path, "state": state, "error": session.reason}
     row: dict[str, Any] = {
         "id": session.id,
-        "place": session.place,
+        "place": session.path,
         "state": "running" if session.running else "ended",
         "error": None,
         "workspace": session.workspace,
@@ -71,12 +77,15 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['id']}  {row['state']}: {row['error']}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_ns"] // 10**9))
     if row["error"]:
-        what = row["error"]
+        details = row["error"]
     else:
         plural = "" if row["changes"] == 1 else "s"
-        what = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
+        details = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
     if row["unreadable"]:
-        what += f" ({row['unreadable']} can not be looked at)"
+        details += f" ({row['unreadable']} can not be looked at)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
-    return f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  {command}"
+    return (
+        f"{row['id']}  {started}  {row['state']:7}  {details}{interrupted}  {row['workspace']}  "
+        f"{command}"
+    )

@@ -1,4 +1,4 @@
-"""paddock shims: shells that are found by PATH, closed in one by one."""
+"""paddock shims: intercepts shells that are found by PATH."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
-from paddock.launch.shims import Installed, default_dir, install, installed, remove
+from paddock.launch.shims import InstalledShims, default_dir, install, installed, remove
 from paddock.policy import Origin, Request
 
 _ADVISORY = (
@@ -75,5 +75,5 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _line(shims: Installed) -> str:
+def _line(shims: InstalledShims) -> str:
     return f"{shims.dir}: {', '.join(shims.names)}; the real ones are in {shims.shells}"

@@ -1,4 +1,4 @@
-"""A plan on the terminal, met by this machine: granted by which line, refused, and not covered."""
+"""Prints a plan as it applies to this machine: grants with their source, refusals, gaps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import fields
 
 from paddock.cli.terminal_output import say
 from paddock.explain.read_plan import plan_of
-from paddock.explain.unlistable import lost_as_held
+from paddock.explain.unlistable import lost_in_plan
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import (
+from paddock.plan.plan import (
     Files,
     Gate,
     GateRule,
@@ -31,9 +31,9 @@ from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
 _LABEL_COLUMNS = 13
 _WIDTH_COLUMNS = 110
-_CLOSED = "(closed)"
+_DENIED_MARK = "(closed)"
 
-# What a tier does not hold, whatever the policy says; SECURITY.md explains each.
+# Gaps of a tier that no policy closes. SECURITY.md explains each.
 NOT_COVERED = {
     Tier.FULL: ("the moment between the appearance of a denied or protected name and its cover",),
     Tier.LANDLOCK: (
@@ -55,7 +55,8 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item(
         "kernel",
         [
-            f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"
+            f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier "
+            f"{plan.tier.value}"
         ],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])
@@ -101,7 +102,7 @@ def _tools(tools: ToolSettings) -> list[str]:
 
 def _lost(files: Files | None, preflight: Preflight) -> list[str]:
     absent = {*preflight.skipped, *preflight.removed}
-    return list(lost_as_held(files, absent=absent)) if files else []
+    return list(lost_in_plan(files, absent=absent)) if files else []
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
@@ -127,7 +128,7 @@ def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) 
     here = [grant for grant in files.grants if grant.path not in preflight.skipped]
     kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
-    lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
+    lines += [_grant(grant, preflight, max(kind, len(_DENIED_MARK)), width) for grant in here]
     if to_make:
         lines.append(f"made by the run, then granted: {' '.join(to_make)}")
     if skipped := [path for path in preflight.skipped if path not in to_make]:
@@ -136,13 +137,15 @@ def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) 
 
 
 def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str:
-    access = _CLOSED if grant.path in preflight.removed else grant.access
+    access = _DENIED_MARK if grant.path in preflight.removed else grant.access
     line = f"{access:{kind}} {grant.path:{width}}  {grant.source}"
     return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
 
 
 def _denied(plan: Plan) -> list[str]:
-    """By name; places stand beside the grants they are kept out of, or are closed as a whole."""
+    """Denied names. Denied paths stand beside the grants that contain them, or are listed as denied
+    completely.
+    """
     if plan.files is None or not plan.files.denied:
         return []
     return [f"closed, also when they appear: {_names(plan.files.denied, plan.cwd)}"]
@@ -157,8 +160,8 @@ def _protected(plan: Plan) -> list[str]:
 
 
 def _names(patterns: Iterable[str], cwd: str) -> str:
-    """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole
-    path.
+    """Shortens ``/home/ada/project/**/.vscode`` to its name. A pattern for a single path keeps the
+    whole path.
     """
     names = (
         pattern.partition("**/")[2] or pattern.replace(f"{cwd}/", "<cwd>/", 1)
@@ -223,7 +226,7 @@ def _programs(gate: Gate | None) -> list[str]:
 
 
 def _shells(shell: ShellPlan | None) -> list[str]:
-    """What they lose; the rest is the fence's."""
+    """The additional restrictions of shells. Everything else comes from the sandbox."""
     if shell is None:
         return []
     layer = plan_of(shell.plan.encode("ascii"))
@@ -248,7 +251,7 @@ def _shells(shell: ShellPlan | None) -> list[str]:
 
 
 def _matches(rule: GateRule) -> str:
-    """As a policy writes it."""
+    """As a policy file writes it."""
     return ", ".join(
         f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match
     )
@@ -264,7 +267,7 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
             else "no sockets for it can be made"
         )
         return [f"none: {nobody}", *_published(network)]
-    # In the order in which they are looked at.
+    # In the order of evaluation.
     lines = [f"deny  {_host(rule, 'every port')}" for rule in network.denied]
     lines += [f"allow {_host(rule, 'ports 80 and 443')}" for rule in network.allowed]
     if network.default is Action.ALLOW:

@@ -1,4 +1,4 @@
-"""The plan of a container as the steps that the core takes, in their order."""
+"""Prints the plan of a container as the steps of the core, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import fields
 from paddock.cli.terminal_output import say
 from paddock.errors import Bug
 from paddock.launch.prepare import Preflight
-from paddock.plan.model import Container, IdRange, Level, Plan
+from paddock.plan.plan import Container, IdRange, Level, Plan
 
 _WIDTH_COLUMNS = 110
 _MARGIN = " " * 4
@@ -36,11 +36,17 @@ def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[
     network = "" if container.netns else ", network"
     joins = f"; joins the network namespace {container.netns}" if container.netns else ""
     yield f"new namespaces: user, mount, pid, ipc, uts, cgroup{network}{joins}"
-    yield f"users {_ranges(container.uid_map)}; groups {_ranges(container.gid_map)}; {_cgroups(container)}"
+    yield (
+        f"users {_ranges(container.uid_map)}; groups {_ranges(container.gid_map)}; "
+        f"{_cgroups(container)}"
+    )
     yield f"root: {container.rootdir}, entered by pivot_root; the host's is unmounted"
     masks = ", ".join(mask.path for mask in container.masks)
     yield f"own /dev; own /proc, masked{f'; also masked: {masks}' if masks else ''}"
-    yield f"host name {namespaces.hostname}; loopback {'up' if container.loopback else 'down'}; {_limits(plan)}"
+    yield (
+        f"host name {namespaces.hostname}; loopback {'up' if container.loopback else 'down'}; "
+        f"{_limits(plan)}"
+    )
     kept = " ".join(container.capabilities) or "none"
     yield f"capabilities: {kept}, as a bound for whatever comes"
     yield f"groups cleared, gid {container.gid}, uid {container.uid}; capabilities kept: {kept}"
@@ -51,7 +57,8 @@ def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[
 
 def _ranges(ranges: tuple[IdRange, ...]) -> str:
     return ", ".join(
-        f"{one.inside} to {one.inside + one.count - 1} → {one.outside} to {one.outside + one.count - 1}"
+        f"{one.inside} to {one.inside + one.count - 1} → {one.outside} to "
+        f"{one.outside + one.count - 1}"
         if one.count > 1
         else f"{one.inside} → {one.outside}"
         for one in ranges
@@ -74,8 +81,8 @@ def _cgroups(container: Container) -> str:
 
 def _limits(plan: Plan) -> str:
     held = {field.name: getattr(plan.limits, field.name) for field in fields(plan.limits)}
-    said = [f"{name} {value}" for name, value in held.items() if value is not None]
-    return f"limits: {', '.join(said)}" if said else "no limits but no core dumps"
+    parts = [f"{name} {value}" for name, value in held.items() if value is not None]
+    return f"limits: {', '.join(parts)}" if parts else "no limits but no core dumps"
 
 
 def _environment(plan: Plan) -> str:

@@ -1,5 +1,5 @@
-"""Words on the terminal. Paddock speaks on stderr, ``paddock:`` first; answers that were asked for
-go to stdout.
+"""Output on the terminal. Messages go to stderr with the prefix ``paddock:``. Requested results go
+to stdout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def say(line: str = "") -> None:
-    """One line of an answer. Names come from untrusted places: nothing in them may steer the
-    terminal or add a line.
+    """Prints one line of a result. Names come from untrusted sources: nothing in them may control
+    the terminal or add a line.
     """
     sys.stdout.write(printable(line).replace("\n", "\\n") + "\n")

@@ -1,5 +1,5 @@
-"""paddock trust: a person's word for one content of one policy file, or for the hosts in the file
-of a package manager. A changed policy, or another host, has to be trusted again.
+"""paddock trust: records that the user trusts one content of one policy file, or the hosts in the
+file of a package manager. A changed policy or another host must be trusted again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def execute(arguments: list[str]) -> int:
     hosts = named_in(os.path.join(origin.cwd, options.file))
     if hosts is not None:
         return _hosts(options.file, hosts, origin)
-    # Only a file that loads is worth trusting.
+    # A file that does not load is not trusted.
     if options.file.endswith(".json"):
         text = read_policy(os.path.join(origin.cwd, options.file), origin, shown=options.file).text
         read_config(text, options.file, origin)

@@ -1,5 +1,5 @@
-"""paddock why: the kernel's own answer for one path, the gate's for one program, the network's for
-one host, the tool policy's for one call; and the line that gave it.
+"""paddock why: prints the decision for one path (from the kernel), one program (from the gate), one
+host (from the network) or one tool call (from the tool policy), and the line that caused it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.ask_host_table import LOOPBACK, judge_host
 from paddock.explain.exec_answer import answer_exec
-from paddock.explain.file_answer import Tried, answer
+from paddock.explain.file_answer import FileAttempt, answer
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import NetworkReach
+from paddock.plan.plan import NetworkReach
 from paddock.policy import Origin, load
 from paddock.policy.glob import written
 from paddock.policy.hosts import allowed_host, read_host
@@ -43,7 +43,7 @@ def execute(arguments: list[str]) -> int:
         "why",
         "What the fence answers for a path, a program or a host, or [tools] for a call. Exit 0: allowed, 1: not.",
     )
-    add_policy_options(parser, without="--exec")  # which is the question here; the grant is -x
+    add_policy_options(parser, without="--exec")  # here --exec is the question; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
     asked.add_argument(
@@ -93,7 +93,7 @@ def _path(options: argparse.Namespace) -> int:
     path = _absolute(options.path, origin)
     prepared = prepare(request_of(options, command=None), origin)
     answered = answer(prepared.plan, path, operation, to_make=prepared.to_make())
-    judgement, tried = answered.judgement, answered.tried
+    judgement, attempt = answered.judgement, answered.attempt
     if options.json:
         say(
             json.dumps(
@@ -108,7 +108,7 @@ def _path(options: argparse.Namespace) -> int:
                         {"path": g.path, "access": g.access, "source": g.source}
                         for g in judgement.grants
                     ],
-                    "tried": {"outcome": tried.outcome, "errno": tried.errno},
+                    "tried": {"outcome": attempt.outcome, "errno": attempt.errno},
                 }
             )
         )
@@ -116,7 +116,7 @@ def _path(options: argparse.Namespace) -> int:
     leads = f" (leads to {judgement.path})" if judgement.path != path else ""
     say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {answered.reason}")
-    say(f"  kernel:  {_kernel(tried)}")
+    say(f"  kernel:  {_kernel(attempt)}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
         profile = " ".join(
@@ -156,9 +156,9 @@ def _program(options: argparse.Namespace) -> int:
             )
         )
         return 0 if answered.allowed else 1
-    said = "allowed" if answered.allowed else "asked about" if answered.asked else "denied"
+    decision_text = "allowed" if answered.allowed else "asked about" if answered.asked else "denied"
     leads = f" ({' run by '.join(answered.chain)})" if answered.chain else ""
-    say(f"{said}: {shlex.join(words)}{leads}")
+    say(f"{decision_text}: {shlex.join(words)}{leads}")
     say(f"  because: {answered.reason}")
     if answered.failure is None and rule and rule.reason:
         say(f"  reason:  {rule.reason}")
@@ -186,10 +186,10 @@ def _host(options: argparse.Namespace) -> int:
             )
         )
         return 0 if decision.allowed else 1
-    said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+    decision_text = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
         decision.action
     ]
-    say(f"{said}: {host}:{port}")
+    say(f"{decision_text}: {host}:{port}")
     because = [
         f"{rule.host} ({rule.source})" if rule else "",
         decision.reason or ("" if rule else "it is the default"),
@@ -218,7 +218,7 @@ def _host(options: argparse.Namespace) -> int:
 
 
 def _may(flag: str) -> bool:
-    """A policy can allow it."""
+    """Whether a policy can allow this."""
     try:
         allowed_host(flag, _FLAG_HOST)
     except PolicyError:
@@ -227,7 +227,7 @@ def _may(flag: str) -> bool:
 
 
 def _host_and_port(written: str) -> tuple[str, int]:
-    """As a program would ask for it; whether that is a host at all is the core's to say."""
+    """As a program would write it. The core decides whether it is a valid host."""
     host, colon, port = written.rpartition(":")
     if not colon or written.endswith("]") or (":" in host and not host.endswith("]")):
         host, port = written, "443"
@@ -273,10 +273,10 @@ def _tool(options: argparse.Namespace) -> int:
             )
         )
     else:
-        said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+        decision_text = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
             decision.action
         ]
-        say(f"{said}: {options.tool} {shlex.join(options.argument)}")
+        say(f"{decision_text}: {options.tool} {shlex.join(options.argument)}")
         say(f"  because: {decision.reason} ({decision.rule_id}, step {int(decision.step)})")
     return 0 if decision.action is Action.ALLOW else 1
 
@@ -294,18 +294,18 @@ def _words(command: str) -> list[str]:
 
 
 def _absolute(written: str, origin: Origin) -> str:
-    """Not normalised: what ``..`` means behind a link is for the kernel to say."""
+    """Not normalised: only the kernel knows the meaning of ``..`` behind a link."""
     if written == "~" or written.startswith("~/"):
         written = origin.home + written[1:]
     return os.path.join(origin.cwd, written)
 
 
-def _kernel(tried: Tried) -> str:
-    match tried.outcome:
+def _kernel(attempt: FileAttempt) -> str:
+    match attempt.outcome:
         case "allowed":
             return "tried behind this very fence: it opened"
         case "denied":
-            return f"tried behind this very fence: {tried.errno}"
+            return f"tried behind this very fence: {attempt.errno}"
         case "missing":
             return "tried behind this very fence: there is no such file"
         case _:

@@ -1,8 +1,7 @@
-"""The one spelling of whatever crosses to the core: JSON with sorted keys, without blanks, in
-ASCII.
+"""The only encoding of data for the core: JSON with sorted keys, without blanks, in ASCII.
 
-The core refuses blanks and other letters (``core/src/plan/wire/reader.rs``). Lone surrogates, of
-paths that are not UTF-8, stay in it as escapes; the core turns them back into bytes.
+The core refuses blanks and other characters (``core/src/plan/wire/reader.rs``). Lone surrogates,
+from paths that are not UTF-8, are written as escapes. The core turns them back into bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The line between the two languages: where the native program is, and the ways to start it.
+"""Finds the native program and starts it.
 
-A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never
-forks: it spawns the core to ask a question or to run a command beside it, or becomes the core to
-run a command.
+A plan is passed in a sealed memfd, so the core reads exactly the compiled bytes. Python never
+forks. It spawns the core to ask a question or to run a command as a child, or it replaces itself by
+the core to run a command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ NAME = "paddock-core"
 
 
 class CanonicalPlan(Protocol):
-    """A plan, by what this package needs of it: the directory it was made in, and its bytes."""
+    """The parts of a plan that this package needs: the directory it was compiled for, and its
+    bytes.
+    """
 
     @property
     def cwd(self) -> str: ...
@@ -35,25 +37,25 @@ class CanonicalPlan(Protocol):
 
 @cache
 def program() -> str:
-    """The installed core: beside the scripts of the environment this package was installed into."""
-    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs says the same
+    """The installed core, in the directory of the scripts of this package's environment."""
+    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs prints the same
         raise HostError(
             f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
             hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    # Installed for one user: found from where this package lies, not from what the caller's
-    # environment says.
+    # Installed for one user: searched from the location of this package, not from the caller's
+    # environment.
     site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
         places.append(sysconfig.get_path("scripts", "posix_user", user))
-    looked_at = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
-    for path in looked_at:
+    read_answer = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
+    for path in read_answer:
         if os.access(path, os.X_OK):
             return path
     raise CoreError(
-        f"the native program {NAME} is not installed; looked at {', '.join(looked_at)}",
+        f"the native program {NAME} is not installed; looked at {', '.join(read_answer)}",
         hint="reinstall paddock",
     )
 
@@ -64,14 +66,14 @@ def ask(
     plan: CanonicalPlan | None = None,
     question: str | bytes | None = None,
 ) -> Any:
-    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's
-    own words.
+    """Runs a command of the core that prints JSON. A refusal of the core becomes a CoreError with
+    the core's message.
 
-    ``question``: for its stdin; text is ASCII.
+    ``question``: the text for its stdin, in ASCII.
     """
     argv = [program(), command]
     actions: list[tuple[int, int] | tuple[int, int, int]] = []
-    # Answers go to memfds: no pipe to drain, whatever their size.
+    # Answers go to memfds, so no pipe has to be drained.
     with (
         _memfd("answer") as answer,
         _memfd("complaint") as complaint,
@@ -87,18 +89,20 @@ def ask(
             status = _run_in(plan.cwd, argv, asked, answer, complaint, plan_fd)
             return _answered(status, answer, complaint)
         actions += [(os.POSIX_SPAWN_DUP2, answer, 1), (os.POSIX_SPAWN_DUP2, complaint, 2)]
-        if plan_fd is not None:  # last: descriptor 3 may be one of the other two
+        if plan_fd is not None:  # last, because descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]
             actions.append((os.POSIX_SPAWN_DUP2, plan_fd, 3))
-        # The questions do not depend on the environment; the caller's may hold what no process can
-        # be started with.
+        # The questions do not depend on the environment, and the caller's may contain entries that
+        # no process can be started with.
         pid = os.posix_spawn(argv[0], [*argv, *arguments], {}, file_actions=actions)
         return _answered(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), answer, complaint)
 
 
 def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, passed: int) -> int:
-    """Where a plan was compiled for another directory than ours: the core has to stand there."""
-    import subprocess  # not on the way of `paddock run`
+    """For a plan that was compiled for another directory than ours: the core must start in that
+    directory.
+    """
+    import subprocess  # `paddock run` does not need it
 
     try:
         return subprocess.call(
@@ -115,7 +119,7 @@ def _answered(status: int, answer: int, complaint: int) -> Any:
 
 
 def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoReturn:
-    """Replace this process by the core, which runs ``command`` behind the fence."""
+    """Replaces this process by the core, which runs ``command`` in the sandbox."""
     path = program()
     with _sealed(plan) as plan_fd:
         assert plan_fd is not None
@@ -126,15 +130,18 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
         try:
             os.execv(path, [NAME, "run", "--plan-fd", str(plan_fd), *flags, "--", *command])
         except OSError as error:
-            # E2BIG: the arguments of the command plus ours exceed the kernel's limit.
+            # E2BIG: the arguments of the command and ours together exceed the limit of the kernel.
             raise CoreError(f"can not start {path}: {error.strerror}") from error
 
 
-def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:
-    """A program that starts commands for whoever holds the other end of its stdin, behind no fence.
-    What runs when that is closed gets ``grace_s`` to end by itself.
+def start_exec_server(
+    stdin: int, environment: Mapping[str, str], *, grace_s: int
+) -> subprocess.Popen[bytes]:
+    """Starts the exec server outside of any sandbox. It starts commands for the owner of the other
+    end of its stdin. When that end is closed, running commands get ``grace_s`` to end by
+    themselves.
     """
-    import subprocess  # not on the way of `paddock run`
+    import subprocess  # `paddock run` does not need it
 
     null = subprocess.DEVNULL
     argv = [program(), "attend", "--grace", str(grace_s)]
@@ -150,14 +157,14 @@ def start_beside(
     cwd: str,
     stdin: int,
     stderr: int,
-    companion: int | None,
-    holder: int,
+    approver_sock: int | None,
+    owner_sock: int,
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """The core beside this process, running ``command`` behind the fence, with descriptors and a
-    directory of its own. ``companion``: the socket by which it asks. ``holder``: the one by which
-    it tells of refusals, and whose end is the end of the run. ``environ``: instead of ours; the
-    plan lets some of it through.
+    """Starts the core as a child that runs ``command`` in the sandbox, with its own descriptors and
+    directory. ``approver_sock``: the socket for its questions. ``owner_sock``: the socket on which
+    it reports denials; the run ends when this socket is closed. ``environ`` replaces our
+    environment; the plan passes a part of it.
     """
     import subprocess
 
@@ -165,11 +172,11 @@ def start_beside(
     with _sealed(plan) as plan_fd:
         argv.append(str(plan_fd))
         passed = [plan_fd]
-        if companion is not None:
-            argv += ["--companion", str(companion)]
-            passed.append(companion)
-        argv += ["--holder", str(holder)]
-        passed.append(holder)
+        if approver_sock is not None:
+            argv += ["--companion", str(approver_sock)]
+            passed.append(approver_sock)
+        argv += ["--holder", str(owner_sock)]
+        passed.append(owner_sock)
         return subprocess.Popen(
             [*argv, "--quiet", "--", *command],
             executable=program(),
@@ -184,8 +191,8 @@ def start_beside(
 
 
 class Recording:
-    """The core beside this process, writing events that come by ``line`` to the journal of a plan
-    until that is closed. ``on_stderr``: the journal is shown there, and so are its complaints.
+    """The core as a child that writes the events from ``line`` to the journal of a plan, until
+    ``line`` is closed. ``on_stderr``: the journal and its errors are also printed there.
     """
 
     def __init__(self, plan: CanonicalPlan, line: int, *, on_stderr: bool) -> None:
@@ -195,10 +202,10 @@ class Recording:
         actions: list[tuple[int, int, int]] = []
         try:
             with _sealed(plan) as plan_fd:
-                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at))
-                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(line), line_at))
+                actions.append((os.POSIX_SPAWN_DUP2, _above_passed_numbers(plan_fd), plan_at))
+                actions.append((os.POSIX_SPAWN_DUP2, _above_passed_numbers(line), line_at))
                 argv = [NAME, "record", "--plan-fd", str(plan_at), "--line", str(line_at)]
-                # In a group of its own: what a terminal sends to ours is not for it.
+                # In its own process group, so that signals from the terminal do not reach it.
                 self._pid: int | None = os.posix_spawn(
                     program(), argv, {}, file_actions=[*first, *actions], setpgroup=0
                 )
@@ -210,12 +217,12 @@ class Recording:
                 os.close(copy)
 
     def refusal(self) -> CoreError:
-        """Why it ended: call it when the line is at its end."""
+        """The reason of its end. Call it after end of file on the socket."""
         status = self._wait()
         return refusal(_content(self._complaint), status)
 
     def end(self) -> None:
-        """Call it when the line is closed."""
+        """Call it after the socket was closed."""
         if self._complaint >= 0:
             self._wait()
             os.close(self._complaint)
@@ -228,9 +235,9 @@ class Recording:
         return self._status
 
 
-def _out_of_the_way(fd: int) -> int:
-    """A copy above the numbers that a new process gets: what is put there first must not be what is
-    put there next.
+def _above_passed_numbers(fd: int) -> int:
+    """Duplicates a descriptor above the numbers that the new process uses, so that no dup2
+    overwrites a descriptor that is still needed.
     """
     import fcntl
 
@@ -270,11 +277,11 @@ def _content(fd: int) -> bytes:
 
 
 def refusal(complaint: bytes, status: int) -> CoreError:
-    """The core says ``paddock: what`` and ``hint: what to do``; keep both apart."""
+    """Splits the core's output: ``paddock: what`` and ``hint: what to do``."""
     lines = complaint.decode(errors="backslashreplace").splitlines()
-    said = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
+    messages = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     return CoreError(
-        said[-1] if said else f"{NAME} ended with status {status}",
+        messages[-1] if messages else f"{NAME} ended with status {status}",
         hint=hints[-1] if hints else None,
     )

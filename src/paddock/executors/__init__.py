@@ -1,1 +1,1 @@
-"""Where commands run: the seam, and one file for each place."""
+"""Where commands run: one interface, and one file for each executor."""

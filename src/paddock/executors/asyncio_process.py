@@ -1,8 +1,7 @@
-"""Processes as asyncio starts them, on any system: clients of other places, and commands where
-there is no core.
+"""Processes started by asyncio, on any system: clients of remote executors, and commands on systems
+without the core.
 
-What a command leaves behind when it goes into another session is out of reach here (exec_server.py
-reaches it).
+A process that leaves the session of its command can not be ended here; exec_server.py can.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from paddock.executors.interface import (
     dialect_of,
 )
 
-_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
+_MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
 
 
 class PlainProcess:
-    """asyncio.subprocess.Process, which signals its whole process group where there are any."""
+    """An asyncio.subprocess.Process that signals its whole process group, if there are any."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -37,8 +36,7 @@ class PlainProcess:
         self.stdin = process.stdin
         self.stdout = process.stdout
         self.stderr = process.stderr
-        # Else a command that does not read on is an error that nobody saw, and asyncio complains of
-        # it.
+        # Otherwise asyncio reports an unhandled error when a command stops reading.
         self._closing = (
             None if process.stdin is None else asyncio.ensure_future(_closed(process.stdin))
         )
@@ -53,30 +51,30 @@ class PlainProcess:
     def send_signal(self, signal: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
-                self._process.kill()  # it has no other end for a process that has no console
+                self._process.kill()  # the only way to end a process that has no console
             elif (
                 self._process.returncode is None or not self.closed
-            ):  # then somebody of the group holds its pipes
+            ):  # a process of the group still holds the pipes
                 os.killpg(self._process.pid, signal)
 
     def kill(self) -> None:
         self.send_signal(KILL)
 
     def resize(self, size: Size) -> None:
-        """It has no terminal."""
+        """There is no terminal."""
 
     @property
     def closed(self) -> bool:
         return self._transport.is_closing()
 
     def close(self) -> None:
-        """Also the pipes that somebody else still holds."""
+        """Also closes pipes that another process still holds."""
         if self._process.returncode is not None:
             self._transport.close()
             return
         self.kill()
-        # The transport itself waits for the end: closed before, it would bury the child behind
-        # asyncio's back.
+        # The transport itself waits for the child. Closed earlier, it would reap the child before
+        # asyncio does.
         for number in range(3):
             pipe = self._transport.get_pipe_transport(number)
             if pipe is not None:
@@ -93,8 +91,8 @@ async def _closed(stdin: asyncio.StreamWriter) -> None:
 
 
 class PlainExecutor:
-    """Commands have the caller's environment and rights. ``env``: in its place. ``shell``: instead
-    of the system's.
+    """Commands have the caller's environment and rights. ``env`` replaces the environment.
+    ``shell`` replaces the shell of the system.
     """
 
     name = "host: no isolation"
@@ -131,7 +129,7 @@ class PlainExecutor:
         if not os.path.isdir(where):
             raise NotStarted(f"{where} is no directory", failure=Failure.NO_DIRECTORY)
         pipe = asyncio.subprocess.PIPE
-        # cmd.exe takes its line as it is: quoted as an argument it would be another.
+        # cmd.exe takes its command line literally; quoting it as an argument would change it.
         by_system = isinstance(command, str) and self._shell is None
         start: Any = (
             asyncio.create_subprocess_shell if by_system else asyncio.create_subprocess_exec

@@ -1,9 +1,10 @@
-"""A container of docker or podman for each worktree, which is mounted into it.
+"""One docker or podman container for each worktree, which is mounted into it.
 
-Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes
-the container. If that is killed too, the next of us does (orphan_containers.py). Commands are
-``exec``s in it, as the caller's user, without capabilities, with an environment made of what is
-given.
+The first process of the container reads from a pipe that this process holds. So the container ends
+with this process, however that ends, and the engine removes it. If the engine's helper is killed
+too, the next start removes the container (orphan_containers.py). Commands are ``exec``s in the
+container, with the caller's user, without capabilities, and with an environment built only from the
+given variables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from paddock.executors.exec_server import AttendedProcess
+from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
     FIND_SHELL,
@@ -34,13 +35,13 @@ from paddock.executors.interface import (
 from paddock.executors.orphan_containers import LABEL, owner, remove_left
 from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.run import run
-from paddock.executors.workspace_covers import HeldNames, held_names, volumes
+from paddock.executors.workspace_covers import CoveredNames, covered_names, volumes
 from paddock.policy import Request
 from paddock.shell.dialect import Dialect
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What an engine's client needs of the caller's environment to find its engine.
+# Variables that the client of an engine needs to find its engine.
 _PASSED = (
     "PATH",
     "HOME",
@@ -51,26 +52,30 @@ _PASSED = (
     "CONTAINERS_CONF",
     "TMPDIR",
 )
-# They mean nothing to a client: the mark, and what a shell keeps for itself and would not set.
+# Variables that do not affect the client: the mark, and variables that a shell keeps for itself and
+# would not set.
 _UNOBEYED = frozenset(
     (
-        MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND",
+        MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS",
+        "LINENO", "OPTIND",
         "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "UID",
     )
 )  # fmt: skip
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_START_S = 60.0
-_TO_END_S = 5.0
-_TO_REMOVE_S = 30
+_START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 5.0
+_REMOVE_TIMEOUT_S = 30
 
 
 class ContainerExecutor:
     """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options``
-    into ``run``. The network is none unless ``network`` names one: an engine's is not filtered.
-    ``request``: the profile or policy whose protected and denied names are held in the workspace,
-    as far as they are there when the container starts.
+    into ``run``. There is no network unless ``network`` names one, because the network of an engine
+    is not filtered.
 
-    ``confines_writes``: the container is up, and those names are held.
+    ``request``: the profile or policy whose protected and denied names are covered in the
+    workspace, if they exist when the container starts.
+
+    ``confines_writes``: the container runs, and those names are covered.
     """
 
     def __init__(
@@ -102,14 +107,14 @@ class ContainerExecutor:
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
         self._shell = None if shell is None else tuple(shell)
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        # Its engine removes the container when we are killed, by processes that come from its
+        # If this process is killed, the engine removes the container by child processes of its
         # client.
-        self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
+        self._client = HostExecutor(cwd="/", env=client, grace_s=_REMOVE_TIMEOUT_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
-        self._held: HeldNames | None = None
+        self._covered: CoveredNames | None = None
         self._empty: tempfile.TemporaryDirectory[str] | None = None
         self._starting = asyncio.Lock()
-        self._first: AttendedProcess | None = None
+        self._first: ExecServerProcess | None = None
         self._sweeping: asyncio.Task[tuple[str, ...]] | None = None
         self._commands: set[ClientProcess] = set()
 
@@ -126,7 +131,7 @@ class ContainerExecutor:
         words = checked_words(command, self._shell or ())
         mark = new_mark()
         environment = {**self._env, **checked_environment(env), MARK: mark}
-        # By name: what stands in an argument, every user of the machine can read.
+        # Passed by name, because every user of the machine can read arguments.
         spelled = {name: value for name, value in environment.items() if name in _PASSED}
         disguises, words = _disguised([name for name in environment if name not in spelled], words)
         theirs = {
@@ -157,7 +162,7 @@ class ContainerExecutor:
 
     @property
     def confines_writes(self) -> bool:
-        return self._held is not None and self._held.unheld is None
+        return self._covered is not None and self._covered.unsearched is None
 
     @property
     def dialect(self) -> Dialect:
@@ -165,13 +170,13 @@ class ContainerExecutor:
 
     @property
     def _notes(self) -> tuple[str, ...]:
-        return () if self._held is None else (self._held.note,)
+        return () if self._covered is None else (self._covered.note,)
 
     async def measure(self) -> None:
         await self._started()
 
     async def dispose(self) -> tuple[str, ...]:
-        """Never raises: what is left is said."""
+        """Never raises: the result names what could not be removed."""
         async with self._starting:
             first, self._first = self._first, None
             await self.swept()
@@ -180,15 +185,16 @@ class ContainerExecutor:
             self._commands.clear()
             left: tuple[str, ...] = ()
             if first is not None:
-                # By itself, with its pipe: engines are slow to kill what does not listen.
+                # The container ends with its pipe, because engines are slow to kill a process that
+                # ignores signals.
                 assert first.stdin is not None
                 first.stdin.close()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(first.wait(), _TO_END_S)
+                    await asyncio.wait_for(first.wait(), _END_TIMEOUT_S)
                 removed = await run(
                     self._client,
                     [*self._engine, "rm", "--force", self.container],
-                    timeout_s=_START_S,
+                    timeout_s=_START_TIMEOUT_S,
                 )
                 gone = removed.ok or "no such container" in removed.stderr.lower()
                 left = (
@@ -203,28 +209,28 @@ class ContainerExecutor:
             return (*left, *await self._client.dispose())
 
     def _appeared(self) -> tuple[str, ...]:
-        """Names that nothing held, because they were not there at the start."""
-        if self._held is None or self._held.unheld is not None:
+        """Names that were not covered, because they did not exist at the start."""
+        if self._covered is None or self._covered.unsearched is not None:
             return ()
         try:
-            now = held_names(self._request, self._workspace, self._exec_cwd, to_run=False)
+            now = covered_names(self._request, self._workspace, self._exec_cwd, to_run=False)
         except NotStarted as error:
             return (
                 f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
             )
-        new = sorted(now.paths - self._held.paths)
-        links = sorted(now.links - self._held.links)
+        new = sorted(now.paths - self._covered.paths)
+        links = sorted(now.links - self._covered.links)
         return (
             *(f"{path}: it appeared during the session, and nothing held it" for path in new),
             *(
-                f"{path}: this link to {said} appeared in a git directory, and git writes through it: "
+                f"{path}: this link to {output} appeared in a git directory, and git writes through it: "
                 "remove it before git runs"
-                for path, said in links
+                for path, output in links
             ),
         )
 
     async def swept(self) -> tuple[str, ...]:
-        """Until what dead owners left is removed: its names."""
+        """Waits until the containers of dead owners are removed, and returns their names."""
         return () if self._sweeping is None else await asyncio.shield(self._sweeping)
 
     async def _exec(self, line: str) -> bool:
@@ -232,7 +238,7 @@ class ContainerExecutor:
             await run(
                 self._client,
                 [*self._engine, "exec", self.container, "sh", "-c", line],
-                timeout_s=_START_S,
+                timeout_s=_START_TIMEOUT_S,
             )
         ).ok
 
@@ -247,9 +253,9 @@ class ContainerExecutor:
             self._first = await self._start()
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 
-    async def _start(self) -> AttendedProcess:
+    async def _start(self) -> ExecServerProcess:
         held = await asyncio.to_thread(
-            held_names, self._request, self._workspace, self._exec_cwd, to_run=True
+            covered_names, self._request, self._workspace, self._exec_cwd, to_run=True
         )
         if self._empty is None:
             self._empty = tempfile.TemporaryDirectory(prefix="paddock-empty-")
@@ -261,7 +267,7 @@ class ContainerExecutor:
         argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
         argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
         if os.path.basename(self._engine[0]) == "podman" and os.getuid() != 0:
-            argv += ["--userns", "keep-id"]  # else the caller's files belong to root inside
+            argv += ["--userns", "keep-id"]  # otherwise root owns the caller's files inside
         argv += [
             "--volume",
             f"{self._workspace}:{self._exec_cwd}",
@@ -270,38 +276,38 @@ class ContainerExecutor:
             self._exec_cwd,
             *self._options,
         ]
-        # It says a word when it is there, and then waits for the end of its input. A shell, which
-        # buries the orphans.
+        # A shell, because it reaps orphans. It prints one line when it has started and then reads
+        # until the end of its input.
         argv += [self._image, "sh", "-c", f"echo ready `{FIND_SHELL}`; cat >/dev/null; exit"]
         first = await self._client.spawn(argv, stdin=True)
         assert first.stdout is not None
         assert first.stderr is not None
         try:
-            async with asyncio.timeout(_START_S):
+            async with asyncio.timeout(_START_TIMEOUT_S):
                 ready = await first.stdout.readline()
                 if ready.startswith(b"ready"):
-                    self._held = held
+                    self._covered = held
                     found = ready.decode(errors="replace").split()
                     self._shell = self._shell or shell_words(found[1] if len(found) == 2 else "sh")
                     return first
-                said = (await first.stderr.read(4096)).decode(errors="replace").strip()
+                output = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"nothing heard of it for {_START_S:.0f} s"
+            output = f"nothing heard of it for {_START_TIMEOUT_S:.0f} s"
         except BaseException:
             first.close()
             raise
         first.close()
         raise NotStarted(
-            f"{self.name} does not start: {said or 'no reason was given'}",
+            f"{self.name} does not start: {output or 'no reason was given'}",
             failure=Failure.UNAVAILABLE,
             hint="does the engine run, and is the image there?",
         )
 
 
 def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The engine's client obeys variables that are meant for the command: where its configuration
-    lies, what its loader loads. So it gets their values by names that mean nothing to it, and a
-    shell in the container gives them their own.
+    """The client of an engine reads variables that are meant for the command, such as the path of
+    its configuration or libraries for its loader. So the client gets the values under other names,
+    and a shell in the container renames them.
     """
     hidden = [name for name in names if name not in _UNOBEYED]
     if not hidden:
@@ -313,11 +319,11 @@ def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], 
         for name, disguise in disguises.items()
         if _IDENTIFIER.fullmatch(name)
     )
-    # No shell has a variable of such a name; the program `env` gives it all the same.
+    # A shell can not set a variable of such a name; the program `env` can.
     others = {
         name: disguise for name, disguise in disguises.items() if not _IDENTIFIER.fullmatch(name)
     }
-    # Options of env stand before its assignments.
+    # The options of env precede its assignments.
     options = "".join(f" -u {disguise}" for disguise in others.values())
     assigned = "".join(f' {shlex.quote(name)}"=${disguise}"' for name, disguise in others.items())
     return disguises, [

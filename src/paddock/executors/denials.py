@@ -1,5 +1,5 @@
-"""What the fence refused while a command ran: events of the session, said by its supervisor as they
-come.
+"""The denials of the sandbox while a command ran. The supervisor reports them as events of the
+session.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-_MAX_EVENT_BYTES = 8192  # of an event
-_MAX_DENIALS = 256  # of a command
-_MAX_COMMANDS = 1024  # whose denials nobody has asked for
-_PATIENCE_S = 2.0
+_MAX_EVENT_BYTES = 8192  # bytes of an event
+_MAX_DENIALS = 256  # denials of a command
+_MAX_COMMANDS = 1024  # commands with unread denials
+_FLUSH_TIMEOUT_S = 2.0
 
 
 class DenialKind(Enum):
@@ -29,83 +29,83 @@ class DenialKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule
-    that did, or where it stands.
+    """A denied command line, ``host:port`` or path. ``rule_id``: the rule that denied it, or the
+    position of that rule.
     """
 
     kind: DenialKind
-    what: str
+    target: str
     rule_id: str | None = None
     reason: str | None = None
 
 
 @runtime_checkable
 class DenialSource(Protocol):
-    """A process of a place that says what it refused."""
+    """A process whose executor reports denials."""
 
     async def denials(self) -> tuple[Denial, ...]: ...
 
 
 class Denials:
-    """The line to the supervisor, whose end is the end of its session: so whoever has this holds
-    it. ``theirs`` is for the supervisor. ``expected``: the plan has something that refuses and
-    tells.
+    """The socket to the supervisor. The session ends when it is closed, so the holder of this
+    object is the session owner. ``supervisor_sock`` is the supervisor's end. ``expected``: the plan
+    has a mechanism that denies and reports.
     """
 
     def __init__(self, *, expected: bool) -> None:
         self._loop = asyncio.get_running_loop()
         self._expected = expected
-        self._line, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line.setblocking(False)
-        self._loop.add_reader(self._line.fileno(), self._hear)
-        self._of: dict[int, dict[tuple[object, ...], Denial]] = {}
-        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MAX_DENIALS)
+        self._sock, self.supervisor_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock.fileno(), self._read_event)
+        self._by_reaper: dict[int, dict[tuple[object, ...], Denial]] = {}
+        self._without_process: deque[tuple[float, Denial]] = deque(maxlen=_MAX_DENIALS)
         self._questions = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._confines: asyncio.Future[bool | None] = self._loop.create_future()
 
     async def confines_writes(self) -> bool | None:
-        """What the core measured for this run, said before it starts the command. None: it ended
-        without saying it, so it started nothing.
+        """The core's measurement for this run, reported before the command starts. None: the core
+        ended without a report, so it started nothing.
         """
         return await asyncio.shield(self._confines)
 
-    async def take(self, warden: int, since: float) -> tuple[Denial, ...]:
-        """Of the command that a warden looks after. Whose a name was that nobody may look up can
-        not be told: it counts for every command that ran then.
+    async def take(self, reaper: int, since: float) -> tuple[Denial, ...]:
+        """The denials of one command, given by the pid of its reaper. If the process behind a
+        denial is unknown, the denial counts for every command that ran at that time.
         """
         if not self._expected:
             return ()
         await self._settled()
-        owned = self._of.pop(warden, {})
-        return (*owned.values(), *(denial for at, denial in self._of_nobody if at >= since))
+        owned = self._by_reaper.pop(reaper, {})
+        return (*owned.values(), *(denial for at, denial in self._without_process if at >= since))
 
     def close(self) -> None:
-        self.theirs.close()
-        if self._line.fileno() >= 0:
-            self._loop.remove_reader(self._line.fileno())
-            self._line.close()
+        self.supervisor_sock.close()
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock.fileno())
+            self._sock.close()
             self._answered(self._questions)
         if not self._confines.done():
             self._confines.set_result(None)
 
     async def _settled(self) -> None:
-        """Until what was decided before is known here."""
+        """Waits until all earlier decisions have arrived."""
         self._questions += 1
         number = self._questions
         try:
-            self._line.send(str(number).encode())
+            self._sock.send(str(number).encode())
         except OSError:
-            return  # it is gone, and says nothing more
+            return  # the supervisor has ended and reports nothing more
         self._waiting[number] = self._loop.create_future()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                 await self._waiting[number]
         self._waiting.pop(number, None)
 
-    def _hear(self) -> None:
+    def _read_event(self) -> None:
         try:
-            message = self._line.recv(_MAX_EVENT_BYTES)
+            message = self._sock.recv(_MAX_EVENT_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -121,16 +121,17 @@ class Denials:
             if not self._confines.done():
                 self._confines.set_result(event["writes"] is True)
             return
-        denial, warden = _denial(event), event["warden"]
-        if warden is None:
-            self._of_nobody.append((time.monotonic(), denial))
+        denial, reaper = _denial(event), event["warden"]
+        if reaper is None:
+            self._without_process.append((time.monotonic(), denial))
             return
-        while len(self._of) >= _MAX_COMMANDS:
-            del self._of[next(iter(self._of))]
-        known = self._of.setdefault(warden, {})
+        while len(self._by_reaper) >= _MAX_COMMANDS:
+            del self._by_reaper[next(iter(self._by_reaper))]
+        known = self._by_reaper.setdefault(reaper, {})
         if len(known) < _MAX_DENIALS:
-            # A program is looked for in many places, and a host called more than once.
-            known.setdefault((denial.kind, denial.what, denial.rule_id), denial)
+            # A program is searched in several directories, and a host is connected to more than
+            # once.
+            known.setdefault((denial.kind, denial.target, denial.rule_id), denial)
 
     def _answered(self, question: int) -> None:
         for number, waiting in self._waiting.items():
@@ -142,14 +143,17 @@ def _denial(event: dict[str, Any]) -> Denial:
     match event["event"]:
         case "network":
             host = event["host"] or event["address"] or "?"
-            what = host if event["port"] is None else f"{host}:{event['port']}"
+            target = host if event["port"] is None else f"{host}:{event['port']}"
             return Denial(
-                kind=DenialKind.HOST, what=what, rule_id=event["rule"], reason=event["reason"]
+                kind=DenialKind.HOST, target=target, rule_id=event["rule"], reason=event["reason"]
             )
         case "file.refused":
-            return Denial(kind=DenialKind.PATH, what=event["path"], reason=event["reason"])
+            return Denial(kind=DenialKind.PATH, target=event["path"], reason=event["reason"])
         case _:
-            what = shlex.join(event["argv"]) or event["exe"]
+            target = shlex.join(event["argv"]) or event["exe"]
             return Denial(
-                kind=DenialKind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"]
+                kind=DenialKind.EXEC,
+                target=target,
+                rule_id=event["rule_id"],
+                reason=event["reason"],
             )

@@ -1,9 +1,9 @@
-"""Distributions of WSL: listed, made from an archive whose content is known, removed.
+"""WSL distributions: list, create from an archive with a known digest, remove.
 
-    download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
+download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
 
-Nothing is removed before its replacement is there, and a distribution whose set-up failed is
-removed again.
+Nothing is removed before its replacement exists. A distribution whose set-up failed is removed
+again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from paddock.policy.formats.executor_modes import WslSandboxConfig
 
 MAX_ROOTFS_BYTES = 4 * 1024**3
 _ETC = "/etc"
-_CALL_S = 120.0
-_INSTALL_S = 1800.0
-_FETCH_S = 60.0  # without a word from the server
+_CALL_TIMEOUT_S = 120.0
+_INSTALL_TIMEOUT_S = 1800.0
+_FETCH_TIMEOUT_S = 60.0  # longest silence of the server
 _CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class DistroResult:
     exit_code: int
     stdout: str
     stderr: str
@@ -57,7 +57,7 @@ class Ran:
 
 
 def is_wsl_available() -> bool:
-    """Windows has a wsl.exe that can do nothing but install WSL."""
+    """A Windows without WSL has a wsl.exe that can only install WSL."""
     try:
         return _wsl("--status").ok
     except ExecutorError:
@@ -66,7 +66,7 @@ def is_wsl_available() -> bool:
 
 def list_distros() -> tuple[str, ...]:
     listed = _wsl("--list", "--quiet")
-    # Without a single one it complains, on stdout.
+    # Without any distribution it prints an error on stdout.
     return (
         tuple(name for line in listed.stdout.splitlines() if (name := line.strip()))
         if listed.ok
@@ -83,14 +83,14 @@ def import_distro(name: str, install_path: str, archive: str) -> None:
             archive,
             "--version",
             "2",
-            timeout_s=_INSTALL_S,
+            timeout_s=_INSTALL_TIMEOUT_S,
         ),
         name,
     )
 
 
 def unregister_distro(name: str) -> None:
-    """With every file in it."""
+    """Removes the distribution and all of its files."""
     _done(_wsl("--unregister", checked_distro(name)), name)
 
 
@@ -104,8 +104,8 @@ def run_in_distro(
     *,
     shell: str = "sh",
     user: str | None = None,
-    timeout_s: float = _CALL_S,
-) -> Ran:
+    timeout_s: float = _CALL_TIMEOUT_S,
+) -> DistroResult:
     script = scripted([checked_shell(shell), "-c", command], "/", {})
     argv, sent = in_distro(checked_distro(name), shell, script, program=wsl_program(), user=user)
     return _called(argv, sent, timeout_s)
@@ -114,14 +114,14 @@ def run_in_distro(
 def download_rootfs(
     url: str, sha256: str, to: str, *, context: ssl.SSLContext | None = None
 ) -> None:
-    """Into the file ``to``, which is not there unless every byte was right."""
+    """Downloads into the file ``to``, which exists only if the digest is correct."""
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _OnlyHttps())
     digest = hashlib.sha256()
     try:
         if not url.startswith("https://"):
             raise ExecutorError(f"{url}: only https is fetched")
         with contextlib.ExitStack() as held:
-            answer = held.enter_context(opener.open(url, timeout=_FETCH_S))
+            answer = held.enter_context(opener.open(url, timeout=_FETCH_TIMEOUT_S))
             directory = held.enter_context(
                 tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(to)))
             )
@@ -167,7 +167,7 @@ def set_up(
     context: ssl.SSLContext | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """False: it is there already, and was left as it is. ``force``: it is removed and made
+    """False: the distribution exists and was not changed. ``force``: it is removed and created
     again.
     """
     there = config.distro in list_distros()
@@ -193,11 +193,12 @@ def set_up(
         ):
             say(f"running {line.splitlines()[0]}")
             ran = run_in_distro(
-                config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_S
+                config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_TIMEOUT_S
             )
             if not ran.ok:
                 raise ExecutorError(
-                    f"{line}: exit code {ran.exit_code}: {(ran.stderr or ran.stdout).strip()[-2000:]}"
+                    f"{line}: exit code {ran.exit_code}: "
+                    f"{(ran.stderr or ran.stdout).strip()[-2000:]}"
                 )
         terminate_distro(config.distro)
     except BaseException:
@@ -208,27 +209,29 @@ def set_up(
 
 
 def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
-    """Lines that write what the distribution is to be told, if there is anything to tell."""
-    lines, told = [], ""
+    """Shell lines that write the settings of the distribution, if there are any."""
+    lines, settings = [], ""
     if config.user is not None:
         made = f"adduser -D {config.user} 2>/dev/null || useradd --create-home {config.user}"
         lines.append(f"id {config.user} >/dev/null 2>&1 || {made}")
-        told += f"[user]\ndefault = {config.user}\n"
+        settings += f"[user]\ndefault = {config.user}\n"
     if not config.automount:
-        # Nothing of Windows but the workspace. Whoever is root there can still mount the rest.
-        told += "[automount]\nenabled = false\nmountFsTab = true\n"
-        told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
+        # Only the workspace of Windows is mounted. A process that is root inside can still mount
+        # the rest.
+        settings += "[automount]\nenabled = false\nmountFsTab = true\n"
+        settings += "[interop]\nenabled = false\nappendWindowsPath = false\n"
         table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
         lines.append(
-            f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} >{_ETC}/fstab"
+            f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} "
+            f">{_ETC}/fstab"
         )
-    if told:
-        lines.append(f"printf %s {shlex.quote(told)} >{_ETC}/wsl.conf")
+    if settings:
+        lines.append(f"printf %s {shlex.quote(settings)} >{_ETC}/wsl.conf")
     return lines
 
 
 def _field(text: str) -> str:
-    """As fstab(5) has it."""
+    """Escapes a field for fstab(5)."""
     return text.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
 
 
@@ -236,11 +239,11 @@ def _installing(config: WslSandboxConfig) -> list[str]:
     return [config.install_line] if config.packages else []
 
 
-def _wsl(*words: str, timeout_s: float = _CALL_S) -> Ran:
+def _wsl(*words: str, timeout_s: float = _CALL_TIMEOUT_S) -> DistroResult:
     return _called([wsl_program(), *words], b"", timeout_s)
 
 
-def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
+def _called(argv: list[str], sent: bytes, timeout_s: float) -> DistroResult:
     try:
         done = subprocess.run(
             argv, input=sent, capture_output=True, env=client_environment(), timeout=timeout_s
@@ -253,10 +256,12 @@ def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
         raise ExecutorError(
             f"wsl.exe can not be started: {error.strerror}", hint="`wsl --install` brings WSL"
         ) from None
-    return Ran(exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr))
+    return DistroResult(
+        exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr)
+    )
 
 
-def _done(ran: Ran, name: str) -> None:
+def _done(ran: DistroResult, name: str) -> None:
     if not ran.ok:
         raise ExecutorError(
             f"wsl: {name}: {(ran.stdout + ran.stderr).strip() or f'exit code {ran.exit_code}'}"

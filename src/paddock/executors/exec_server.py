@@ -1,10 +1,10 @@
-"""Commands that a process of ours starts for us (``paddock-core attend``): behind a fence, or on
-the host as it is.
+"""Commands that the exec server starts for us (``paddock-core attend``), in a sandbox or on the
+host.
 
-It does what Python can not do safely from a process with threads: a session and a terminal of its
-own for each command, its directory, one number for what failed, and a signal or the end for
-everything that a command started. A request is a message with descriptors; each command then has a
-line of its own.
+The exec server does what Python can not do safely from a process with threads. Each command gets
+its own session, terminal and directory. A failure has one number. A signal or the end reaches all
+descendants of a command. A request is a message with descriptors; then each command has its own
+socket.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from paddock.executors import process_tree
 from paddock.executors.denials import Denial, Denials
 from paddock.executors.interface import Failure, NotStarted, Size
 
-_MAX_MESSAGE_BYTES = 4096  # of what a warden says
+_MAX_MESSAGE_BYTES = 4096  # bytes of a message from a reaper
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
-_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
-_TO_END_S = 5.0
+_MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
+_END_TIMEOUT_S = 5.0
 _START, _OPEN = b"s", b"o"  # the kinds of requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of the command and of its descendants that were waited for."""
+    """Of the command and its descendants that were waited for."""
 
     cpu_s: float
     max_rss_kib: int
 
 
-class Attendant:
-    """``start`` gives a running one, whose stdin is the socket; ``words`` is what it said when it
-    ended, for people. ``own_terminals``: it can make some, of its own /dev/pts. ``denials``: of the
-    fence that it is behind.
+class ExecServer:
+    """``start`` returns a running exec server whose stdin is the socket. ``words`` returns its last
+    output, for people. ``own_terminals``: it can create terminals in its own /dev/pts. ``denials``:
+    the denials of its sandbox.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Attendant:
         own_terminals: bool = True,
         denials: Denials | None = None,
     ) -> None:
-        self._words = words
+        self._last_output = words
         self._own_terminals = own_terminals
         self._denials = denials
-        self._running: set[AttendedProcess] = set()
+        self._running: set[ExecServerProcess] = set()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._line = ours
+            self._sock = ours
             ours.setblocking(False)
             try:
                 self._process = start(theirs)
@@ -94,7 +94,7 @@ class Attendant:
         cwd: str | None,
         stdin: bool,
         tty: Size | None,
-    ) -> AttendedProcess:
+    ) -> ExecServerProcess:
         request = canonical(
             {
                 "argv": list(words),
@@ -104,20 +104,20 @@ class Attendant:
             }
         )
         with contextlib.ExitStack() as theirs:
-            line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            theirs.callback(their_line.close)
-            process = AttendedProcess(line, words[0], self._running, self._denials)
+            sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            theirs.callback(their_sock.close)
+            process = ExecServerProcess(sock, words[0], self._running, self._denials)
             try:
                 file = theirs.enter_context(
                     open(os.memfd_create("request", os.MFD_CLOEXEC), "wb", buffering=0)
                 )
                 file.write(request.encode("ascii"))
-                given = [file.fileno(), their_line.fileno()]
+                descriptors = [file.fileno(), their_sock.fileno()]
                 if tty is None:
-                    given += await process.connect(theirs, stdin=stdin)
+                    descriptors += await process.connect(theirs, stdin=stdin)
                 elif not self._own_terminals:
-                    given += process.open_terminal(theirs, tty)
-                await self._send(given)
+                    descriptors += process.open_terminal(theirs, tty)
+                await self._send(descriptors)
                 theirs.close()
                 await process.started(self._end)
             except NotStarted as error:
@@ -130,22 +130,22 @@ class Attendant:
         return process
 
     async def open(self, path: str, *, read: bool) -> int:
-        """The object that a path without links leads to inside, opened for reading or only looked
-        up. OSError: there is none, or commands can not open it. NotStarted: the sandbox has ended.
+        """Opens the object at a path without links inside, for reading or only as O_PATH. OSError:
+        it does not exist, or commands can not open it. NotStarted: the sandbox has ended.
         """
-        line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (
-            line,
-            their_line,
+            sock,
+            their_sock,
             open(os.memfd_create("open", os.MFD_CLOEXEC), "wb", buffering=0) as file,
         ):
             file.write(canonical({"path": path, "read": read}).encode("ascii"))
-            line.setblocking(False)
-            await self._send([file.fileno(), their_line.fileno()], _OPEN)
-            their_line.close()
-            await _readable(line)
+            sock.setblocking(False)
+            await self._send([file.fileno(), their_sock.fileno()], _OPEN)
+            their_sock.close()
+            await _readable(sock)
             try:
-                message, descriptors, _, _ = socket.recv_fds(line, _MAX_MESSAGE_BYTES, 1)
+                message, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
             except OSError:
                 message, descriptors = b"", []
         if not message:
@@ -166,33 +166,33 @@ class Attendant:
         ]
         while True:
             try:
-                self._line.sendmsg([kind], rights, socket.MSG_NOSIGNAL)
+                self._sock.sendmsg([kind], rights, socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
-                await _writable(self._line)
+                await _writable(self._sock)
             except OSError:
                 raise await self._end() from None
 
     async def _end(self) -> NotStarted:
-        """It is gone, or about to be."""
-        await asyncio.to_thread(self._ended, _TO_END_S)
-        said = self._words().strip()
+        """The exec server has ended, or is about to."""
+        await asyncio.to_thread(self._ended, _END_TIMEOUT_S)
+        report = self._last_output().strip()
         return NotStarted(
-            f"the place that commands run in has ended{': ' + said if said else ''}",
+            f"the place that commands run in has ended{': ' + report if report else ''}",
             failure=Failure.UNAVAILABLE,
         )
 
     async def close(self) -> bool:
-        """And everything that it started. False: it did not end."""
+        """Ends the exec server and everything that it started. False: it did not end."""
         for process in list(self._running):
             process.close()
-        self._line.close()
+        self._sock.close()
         if self._denials is not None:
             self._denials.close()
         asks: list[Callable[[], None]] = [lambda: None, self._process.terminate, self._process.kill]
         for ask in asks:
             ask()
-            if await asyncio.to_thread(self._ended, _TO_END_S):
+            if await asyncio.to_thread(self._ended, _END_TIMEOUT_S):
                 return True
         return False
 
@@ -204,38 +204,38 @@ class Attendant:
         return True
 
 
-class AttendedProcess:
-    """Has the shape of asyncio.subprocess.Process."""
+class ExecServerProcess:
+    """Has the interface of asyncio.subprocess.Process."""
 
     def __init__(
         self,
-        line: socket.socket,
+        sock: socket.socket,
         name: str,
-        siblings: set[AttendedProcess],
+        siblings: set[ExecServerProcess],
         denials: Denials | None,
     ) -> None:
-        self._line = line
+        self._sock = sock
         self._name = name
         self._siblings = siblings
         self._denials = denials
         self._since = time.monotonic()
         self._loop = asyncio.get_running_loop()
-        self._said: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._start_report: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._gone = asyncio.Event()
         self._terminal: int | None = None
         self._connected = False
         self._transports: list[asyncio.BaseTransport] = []
-        self._warden: int | None = None  # its number, by the kernel's word
-        self._attended = False
+        self._reaper: int | None = None  # its pid, as the kernel reports it
+        self._was_started = False
         self.pid: int | None = None
         self.usage: Usage | None = None
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
         self.stderr: asyncio.StreamReader | None = None
-        line.setblocking(False)
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._loop.add_reader(line.fileno(), self._hear)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._loop.add_reader(sock.fileno(), self._read_message)
         siblings.add(self)
 
     @property
@@ -246,18 +246,18 @@ class AttendedProcess:
         return await asyncio.shield(self._ended)
 
     async def gone(self) -> None:
-        """Until nothing is left of what it started."""
+        """Waits until no process of the command is left."""
         await self._gone.wait()
 
     async def denials(self) -> tuple[Denial, ...]:
-        """What was refused to it since this was asked last."""
-        if self._denials is None or self._warden is None:
+        """The denials since the last call."""
+        if self._denials is None or self._reaper is None:
             return ()
-        return await self._denials.take(self._warden, self._since)
+        return await self._denials.take(self._reaper, self._since)
 
     def send_signal(self, signal: int) -> None:
-        if self._warden is not None and not self._gone.is_set():
-            process_tree.send(self._warden, signal)
+        if self._reaper is not None and not self._gone.is_set():
+            process_tree.send(self._reaper, signal)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -274,7 +274,7 @@ class AttendedProcess:
             )
 
     def close(self) -> None:
-        """Whatever it started, and runs, is ended."""
+        """Ends every process that the command started."""
         self._connected = True
         self.kill()
         self._leave()
@@ -284,7 +284,7 @@ class AttendedProcess:
         self._transports.clear()
 
     async def connect(self, theirs: contextlib.ExitStack, *, stdin: bool) -> list[int]:
-        """Pipes to it: its ends."""
+        """Creates the pipes and returns the command's ends."""
         if stdin:
             read, write = os.pipe()
             theirs.callback(os.close, read)
@@ -307,18 +307,20 @@ class AttendedProcess:
         return [end, end, end]
 
     async def started(self, lost: Callable[[], Awaitable[NotStarted]]) -> None:
-        said = await asyncio.shield(self._said)  # who is cancelled here cancels nobody else
-        if "started" in said:
-            self.pid = said["started"]
+        report = await asyncio.shield(
+            self._start_report
+        )  # cancelling one waiter must not cancel the others
+        if "started" in report:
+            self.pid = report["started"]
             if self._terminal is not None:
                 self.stdin = await self._writer(os.dup(self._terminal))
                 self.stdout = await self._reader(os.dup(self._terminal))
                 self._connected = True
                 self._forget_terminal()
             return
-        if "failed" not in said:
+        if "failed" not in report:
             raise await lost()
-        raise _failure(said["failed"], said["errno"], self._name)
+        raise _failure(report["failed"], report["errno"], self._name)
 
     async def _reader(self, fd: int) -> asyncio.StreamReader:
         reader = asyncio.StreamReader(limit=_MAX_BUFFERED_BYTES, loop=self._loop)
@@ -336,9 +338,9 @@ class AttendedProcess:
         self._transports.append(transport)
         return asyncio.StreamWriter(transport, protocol, None, self._loop)
 
-    def _hear(self) -> None:
+    def _read_message(self) -> None:
         try:
-            message, ancillary, _, _ = self._line.recvmsg(_MAX_MESSAGE_BYTES, _ANCILLARY)
+            message, ancillary, _, _ = self._sock.recvmsg(_MAX_MESSAGE_BYTES, _ANCILLARY)
         except BlockingIOError:
             return
         except OSError:
@@ -348,36 +350,38 @@ class AttendedProcess:
                 (self._terminal,) = struct.unpack("i", packed)
                 os.set_inheritable(self._terminal, False)
             elif kind == socket.SCM_CREDENTIALS and message:
-                self._warden, _, _ = struct.unpack("iII", packed)
+                self._reaper, _, _ = struct.unpack("iII", packed)
         if not message:
             self._leave()
             return
-        said = json.loads(message)
-        if "warden" in said:
-            self._attended = True
-        elif not self._said.done():
-            self._said.set_result(said)
+        report = json.loads(message)
+        if "warden" in report:
+            self._was_started = True
+        elif not self._start_report.done():
+            self._start_report.set_result(report)
         elif not self._ended.done():
-            self.usage = Usage(cpu_s=said["cpu_us"] / 1e6, max_rss_kib=said["max_rss_kib"])
-            self._ended.set_result(said["exited"] if "exited" in said else -said["killed"])
+            self.usage = Usage(cpu_s=report["cpu_us"] / 1e6, max_rss_kib=report["max_rss_kib"])
+            self._ended.set_result(report["exited"] if "exited" in report else -report["killed"])
 
     def _leave(self) -> None:
-        """The end of the line: nothing of it runs any more, or will soon."""
+        """End of file: no process of the command is left, or the last one is about to end."""
         if self._gone.is_set():
             return
         self._gone.set()
         self._siblings.discard(self)
-        self._loop.remove_reader(self._line.fileno())
-        self._line.close()
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
         self._forget_terminal()
-        if not self._said.done():
-            # Its warden was ended first, which nobody but the command itself does.
-            self._said.set_result({"started": None} if self._attended else {})
+        if not self._start_report.done():
+            # The reaper ended first. Only the command itself can do that.
+            self._start_report.set_result({"started": None} if self._was_started else {})
         if not self._ended.done():
             self._ended.set_result(-signal.SIGKILL)
 
     def _forget_terminal(self) -> None:
-        """When it has ended; not before it was connected to, however short its life was."""
+        """Closes the terminal after the command has ended, but not before it was connected, even
+        for a very short command.
+        """
         if self._terminal is not None and self._gone.is_set() and self._connected:
             os.close(self._terminal)
             self._terminal = None
@@ -385,29 +389,29 @@ class AttendedProcess:
 
 class _TerminalOutput(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
-        # A terminal whose last program is gone reads as an error.
+        # Reading a terminal whose last program has ended gives an error.
         ended = isinstance(exc, OSError) and exc.errno == errno.EIO
         super().connection_lost(None if ended else exc)
 
 
-async def _writable(line: socket.socket) -> None:
+async def _writable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    loop.add_writer(line.fileno(), ready.set)
+    loop.add_writer(sock.fileno(), ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_writer(line.fileno())
+        loop.remove_writer(sock.fileno())
 
 
-async def _readable(line: socket.socket) -> None:
+async def _readable(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
-    loop.add_reader(line.fileno(), ready.set)
+    loop.add_reader(sock.fileno(), ready.set)
     try:
         await ready.wait()
     finally:
-        loop.remove_reader(line.fileno())
+        loop.remove_reader(sock.fileno())
 
 
 def _failure(step: str, number: int, name: str) -> NotStarted:

@@ -1,6 +1,4 @@
-"""The host as it is: no isolation. A named place of its own, so that nobody gets it for want of
-another.
-"""
+"""The host without isolation. It has its own name, so that it is never chosen as a fallback."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from paddock.core import process as core
-from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.exec_server import ExecServer, ExecServerProcess
 from paddock.executors.interface import (
     CommandLine,
     Size,
@@ -20,9 +18,9 @@ from paddock.executors.interface import (
 
 
 class HostExecutor:
-    """Commands have the caller's environment and rights. ``env``: in its place. ``grace_s``: for
-    what runs when this program is killed. ``shell``: the words before a line; bash where there is
-    bash if None.
+    """Commands have the caller's environment and rights. ``env`` replaces the environment.
+    ``grace_s``: time for running commands when this program is killed. ``shell``: the words before
+    a line of shell; None: bash if it exists.
     """
 
     name = "host: no isolation"
@@ -41,7 +39,7 @@ class HostExecutor:
         self._grace_s = grace_s
         self._shell = shell_here() if shell is None else tuple(shell)
         self.dialect = dialect_of(self._shell)
-        self._attendant: Attendant | None = None
+        self._exec_server: ExecServer | None = None
 
     async def spawn(
         self,
@@ -51,18 +49,20 @@ class HostExecutor:
         env: Mapping[str, str] | None = None,
         stdin: bool = False,
         tty: Size | None = None,
-    ) -> AttendedProcess:
+    ) -> ExecServerProcess:
         words, environment = checked_words(command, self._shell), checked_environment(env)
-        if self._attendant is None or not self._attendant.alive:
-            self._attendant = Attendant(
-                lambda line: core.attend(line.fileno(), self._env, grace_s=self._grace_s),
+        if self._exec_server is None or not self._exec_server.alive:
+            self._exec_server = ExecServer(
+                lambda line: core.start_exec_server(
+                    line.fileno(), self._env, grace_s=self._grace_s
+                ),
                 lambda: "",
             )
         where = self._cwd if cwd is None else os.path.join(self._cwd, cwd)
-        return await self._attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
+        return await self._exec_server.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
 
     async def dispose(self) -> tuple[str, ...]:
-        attendant, self._attendant = self._attendant, None
-        if attendant is None or await attendant.close():
+        exec_server, self._exec_server = self._exec_server, None
+        if exec_server is None or await exec_server.close():
             return ()
-        return (f"process {attendant.pid}, which starts commands, does not end",)
+        return (f"process {exec_server.pid}, which starts commands, does not end",)

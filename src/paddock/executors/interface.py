@@ -1,9 +1,10 @@
-"""The seam: where and how a command runs. File tools stay on the host's worktree; only this moves.
+"""The executor interface: where and how a command runs. File tools work on the host's worktree;
+only commands move.
 
-An executor starts a process and can end what it owns, no more. Time limits, caps, streaming,
-cancelling and background shells are written once in terms of it (run.py, shells.py), so every place
-inherits them. What ``spawn`` returns has the shape of ``asyncio.subprocess.Process``; the simplest
-executor returns one.
+An executor starts processes and ends those that it owns. Time limits, output caps, streaming,
+cancelling and background shells are built on it once (run.py, background_shells.py), for all
+executors. ``spawn`` returns an object with the interface of ``asyncio.subprocess.Process``; the
+simplest executor returns one.
 """
 
 from __future__ import annotations
@@ -19,29 +20,29 @@ from paddock.errors import ExecutorError
 from paddock.executors.denials import Denial
 from paddock.shell.dialect import Dialect
 
-# By number: not every system that commands are started from has the second.
+# As a number, because not every host system defines the second.
 TERM, KILL = 15, 9
 
 CommandLine = str | Sequence[str]
-"""A text is a line for the executor's shell, a list is for nobody but the kernel."""
+"""A string is a line for the executor's shell. A list is passed to execve without a shell."""
 
-# Where Linux has bash, and what every Linux has.
+# The path of bash on Linux, and the shell that every Linux has.
 FIND_SHELL = "command -v bash || command -v sh"
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
 
 class Failure(Enum):
-    """Why there is no process."""
+    """The reason why no process was started."""
 
-    DENIED = "denied"  # by the fence or a rule
+    DENIED = "denied"  # by the sandbox or a rule
     NOT_FOUND = "not found"
     NOT_EXECUTABLE = "not executable"
-    NO_DIRECTORY = "no directory"  # the one to run it in
-    UNAVAILABLE = "unavailable"  # the place itself: no engine, no connection, a sandbox that ended
+    NO_DIRECTORY = "no directory"  # the working directory does not exist
+    UNAVAILABLE = "unavailable"  # the executor: no engine, no connection, or a sandbox that ended
 
 
-class NotStarted(ExecutorError):  # noqa: N818 (what it says)
-    """No process was started. A command that fails is a result."""
+class NotStarted(ExecutorError):  # noqa: N818
+    """No process was started. A command that fails is a Result instead."""
 
     def __init__(self, message: str, *, failure: Failure, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -51,14 +52,14 @@ class NotStarted(ExecutorError):  # noqa: N818 (what it says)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a terminal."""
+    """The size of a terminal."""
 
     rows: int = 24
     columns: int = 80
 
 
 class Input(Protocol):
-    """Of a process: asyncio.StreamWriter has it."""
+    """The stdin of a process; asyncio.StreamWriter conforms."""
 
     def write(self, data: bytes) -> None: ...
     async def drain(self) -> None: ...
@@ -78,16 +79,16 @@ class Process(Protocol):
     def stderr(self) -> asyncio.StreamReader | None: ...
     @property
     def returncode(self) -> int | None:
-        """None: it runs. -N: ended by signal N."""
+        """None: it runs. -N: signal N ended it."""
         ...
 
     async def wait(self) -> int:
-        """Until the command itself has ended. What it left behind may hold its pipes open."""
+        """Waits until the command itself has ended. Its children may still hold the pipes open."""
         ...
 
     def send_signal(self, signal: int) -> None:
-        """To the command and all it started, as far as the place can reach them. Nothing, once it
-        has ended.
+        """Signals the command and every process it started, as far as the executor can reach them.
+        Does nothing after its end.
         """
         ...
 
@@ -99,9 +100,7 @@ class Resizable(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """A process that holds more than its pipes: released when nobody needs it any more, and with it
-    what it left running.
-    """
+    """A process that holds more than its pipes. Closing it ends its remaining processes."""
 
     def close(self) -> None: ...
 
@@ -109,13 +108,13 @@ class Closable(Protocol):
 class CommandExecutor(Protocol):
     @property
     def name(self) -> str:
-        """Of the place, for people: ``host: no isolation``."""
+        """The name for people: ``host: no isolation``."""
         ...
 
     @property
     def confines_writes(self) -> bool:
-        """Are commands kept from writing outside their workspace? Measured, not assumed: see
-        ``Measured``.
+        """Whether commands are prevented from writing outside their workspace. Measured, not
+        assumed: see ``Measured``.
         """
         ...
 
@@ -128,39 +127,39 @@ class CommandExecutor(Protocol):
         stdin: bool = False,
         tty: Size | None = None,
     ) -> Process:
-        """``cwd``: where the command runs, a path of that place; None: the executor's own. ``env``:
-        on top of the environment that the executor builds; the host's never leaks in. ``stdin``: a
-        pipe; else there is nothing to read.
+        """``cwd``: the working directory, as a path of the executor; None: its default. ``env`` is
+        added to the environment that the executor builds; the host's environment is never passed.
+        ``stdin``: True creates a pipe; otherwise stdin is empty.
         """
         ...
 
     async def dispose(self) -> tuple[str, ...]:
-        """End everything that it owns: what could not be ended, in words. Never raises; a second
-        time does nothing.
+        """Ends everything that it owns. Returns messages about what could not be ended. Never
+        raises. A second call does nothing.
         """
         ...
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """An executor that only knows after its start what it holds, and which shell it has. Before
-    that, ``confines_writes`` is False and its ``dialect`` is ``SH``.
+    """An executor that knows its guarantees and its shell only after its start. Before that,
+    ``confines_writes`` is False and ``dialect`` is ``SH``.
     """
 
     async def measure(self) -> None:
-        """Start the place, as the first command would. NotStarted: it can not be started."""
+        """Starts the executor as the first command would. NotStarted: it can not be started."""
         ...
 
 
 def shell_here() -> tuple[str, ...]:
-    """The words before a line of shell on this machine: bash where there is bash."""
+    """The words before a line of shell on this machine: bash if it exists."""
     return shell_words(next((path for path in _SHELLS if os.access(path, os.X_OK)), _SHELLS[-1]))
 
 
 def shell_words(path: str) -> tuple[str, ...]:
-    """-p: bash takes no functions, options or start-up file (BASH_ENV) from the environment, which
-    would give the words of a line another meaning. --norc: nor ~/.bashrc, which it reads when ssh
-    starts it.
+    """-p: bash takes no functions, options or start-up file (BASH_ENV) from the environment,
+    because these would change the meaning of a line. --norc: bash also does not read ~/.bashrc,
+    which it reads if ssh starts it.
     """
     return (path, "--norc", "-p", "-c") if os.path.basename(path) == "bash" else (path, "-c")
 
@@ -170,13 +169,13 @@ def dialect_of(shell: Sequence[str]) -> Dialect:
 
 
 def dialect_in(executor: object) -> Dialect:
-    """Of the shell that runs its lines; one that does not say may have any."""
+    """The dialect of the executor's shell. An executor without one may have any shell."""
     found = getattr(executor, "dialect", Dialect.SH)
     return found if isinstance(found, Dialect) else Dialect.SH
 
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
-    """Names that a process can have."""
+    """Checks that the names are valid variable names."""
     for name, value in (env or {}).items():
         if not name or "=" in name or "\0" in name or "\0" in value:
             raise NotStarted(f"no environment variable: {name!r}", failure=Failure.NOT_EXECUTABLE)
@@ -184,7 +183,7 @@ def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def checked_words(command: CommandLine, shell: Sequence[str]) -> list[str]:
-    """What is executed."""
+    """The words that are executed."""
     words = [*shell, command] if isinstance(command, str) else [*command]
     if not words or not words[0]:
         raise NotStarted("the command is empty", failure=Failure.NOT_FOUND)

@@ -1,5 +1,5 @@
-"""``mode`` → an executor. A place that this system does not have is an error, never another place
-instead.
+"""Chooses the executor for a ``mode``. A mode that this system does not support is an error; no
+other mode replaces it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from paddock.approve import Approver
     from paddock.policy.request import Request
 
-ENVIRONMENT = ("PATH", "HOME", "TERM", "LANG")  # what commands have of the caller's, in linux mode
+# variables of the caller that commands get in linux mode
+ENVIRONMENT = ("PATH", "HOME", "TERM", "LANG")
 _NEEDS = {
     Mode.LINUX: "linux",
     Mode.WINDOWS: "windows",
@@ -38,9 +39,9 @@ _NEEDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a mode holds commands to. ``writes``: is that confined, so that nobody needs to be asked
-    for its sake?
+class ModeGuarantees:
+    """The guarantees of a mode. ``writes``: writes are confined, so no approval is needed because
+    of them.
     """
 
     writes: bool
@@ -54,39 +55,39 @@ class Held:
         return not self.writes
 
 
-HOLDS: Mapping[Mode, Held] = {
-    Mode.LOCAL: Held(
+GUARANTEES: Mapping[Mode, ModeGuarantees] = {
+    Mode.LOCAL: ModeGuarantees(
         writes=False, where="everywhere", reads="everything", limits="none", network="open"
     ),
-    Mode.LINUX: Held(
+    Mode.LINUX: ModeGuarantees(
         writes=True,
         where="the workspace and a private /tmp; not what git and tools obey there",
         reads="what the profile grants: the system and its tools, no secrets",
         limits="memory, for all commands together; others by policy",
         network="open, or as [network] of the policy says",
     ),
-    Mode.WINDOWS: Held(
+    Mode.WINDOWS: ModeGuarantees(
         writes=True,
         where="what is labelled low: the workspace, and AppData\\LocalLow",
         reads="everything",
         limits="memory and number of processes, for each command",
         network="open",
     ),
-    Mode.WSL: Held(
+    Mode.WSL: ModeGuarantees(
         writes=False,
         where="the distribution, and all drives of Windows unless they are not mounted",
         reads="the distribution, and all drives of Windows unless they are not mounted",
         limits="none",
         network="open",
     ),
-    Mode.CONTAINER: Held(
+    Mode.CONTAINER: ModeGuarantees(
         writes=True,
         where="the workspace, and the container, which goes",
         reads="the image and the workspace",
         limits="memory and number of processes, for all commands together",
         network="none, or the engine's",
     ),
-    Mode.SSH: Held(
+    Mode.SSH: ModeGuarantees(
         writes=False,
         where="whatever the account there may",
         reads="whatever the account there may",
@@ -97,8 +98,8 @@ HOLDS: Mapping[Mode, Held] = {
 
 
 def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bool = True) -> Mode:
-    """The place for ``auto``, and any other if ``platform`` has it. ``require_enforced`` false:
-    where nothing can hold commands, ``auto`` is local, with a warning.
+    """Resolves ``auto``, and checks that ``platform`` supports any other mode. ``require_enforced``
+    false: if no sandbox is available, ``auto`` becomes local, with a warning.
     """
     if mode not in list(Mode):
         raise UsageError(f"mode: {mode!r} is not one of {', '.join(Mode)}")
@@ -130,7 +131,7 @@ def executor_for(
     approver: Approver | None = None,
     platform: str | None = None,
 ) -> CommandExecutor:
-    """``approver`` answers what rules of a policy ask, in linux mode."""
+    """``approver`` answers the questions of policy rules in linux mode."""
     config = config or SandboxConfig()
     match resolve_mode(config.mode, platform=platform, require_enforced=config.require_enforced):
         case Mode.LINUX:
@@ -138,12 +139,12 @@ def executor_for(
         case Mode.WINDOWS:
             from paddock.executors.windows import WindowsExecutor
 
-            told = config.windows
+            settings = config.windows
             return WindowsExecutor(
-                workspace=told.workspace,
-                max_memory_mb=told.max_memory_mb,
-                max_processes=told.max_processes,
-                use_low_integrity=told.use_low_integrity,
+                workspace=settings.workspace,
+                max_memory_mb=settings.max_memory_mb,
+                max_processes=settings.max_processes,
+                use_low_integrity=settings.use_low_integrity,
                 require_enforced=config.require_enforced,
             )
         case Mode.WSL:
@@ -177,14 +178,14 @@ def _local(here: str) -> CommandExecutor:
 
 
 def request_for(config: SandboxConfig) -> Request:
-    """What linux mode asks of the fence."""
+    """The policy request of linux mode."""
     from paddock.policy.request import Request
 
-    told = config.linux
+    settings = config.linux
     return Request(
-        profiles=(told.profile,),
-        policies=() if told.policy is None else (told.policy,),
-        limits=(("memory_mb", told.max_memory_mb),),
+        profiles=(settings.profile,),
+        policies=() if settings.policy is None else (settings.policy,),
+        limits=(("memory_mb", settings.max_memory_mb),),
         require_enforced=None if config.require_enforced else False,
         command="/bin/sh",
     )
@@ -204,16 +205,16 @@ def _linux(config: SandboxConfig, approver: Approver | None) -> CommandExecutor:
 def _container(config: SandboxConfig) -> CommandExecutor:
     from paddock.executors.container import ContainerExecutor
 
-    told = config.container
-    if told.image is None:
+    settings = config.container
+    if settings.image is None:
         raise UsageError("mode container needs container.image")
     return ContainerExecutor(
-        told.image,
-        workspace=told.workspace or os.getcwd(),
-        engine=told.engine,
-        network=told.network,
-        memory_mb=told.max_memory_mb,
-        processes=told.max_processes,
+        settings.image,
+        workspace=settings.workspace or os.getcwd(),
+        engine=settings.engine,
+        network=settings.network,
+        memory_mb=settings.max_memory_mb,
+        processes=settings.max_processes,
     )
 
 
@@ -224,7 +225,7 @@ def _system(platform: str) -> str:
 
 
 class _LazyExecutor:
-    """A mode by a name of its own: an executor, made when it is first needed."""
+    """A mode as a class: the executor is created at its first use."""
 
     mode: ClassVar[Mode]
 
@@ -249,7 +250,7 @@ class _LazyExecutor:
 
 
 class LocalSandbox(_LazyExecutor):
-    """No isolation."""
+    """Runs commands without isolation."""
 
     mode = Mode.LOCAL
 

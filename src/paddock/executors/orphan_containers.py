@@ -1,8 +1,8 @@
-"""Containers whose owner is gone: each has its owner's name on a label, and the next owner removes
-what the dead left.
+"""Removes containers whose owner has ended. Each container has its owner's id as a label, and the
+next owner removes them.
 
-A container ends with its owner's pipe and is removed by its engine; this is for when the engine's
-own helpers were killed as well, or the machine went down.
+A container ends with its owner's pipe, and the engine removes it. This file handles the case that
+the engine's helpers were killed too, or that the machine stopped.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paddock.executors.interface import CommandExecutor
 from paddock.executors.run import run
 
 LABEL = "paddock.owner"
-_TIME_S = 60.0
+_ENGINE_TIMEOUT_S = 60.0
 
 
 def owner() -> str:
-    """Of this process: machine, boot, pid namespace, pid and when that began. Numbers of processes
-    are used again.
+    """The id of this process: machine, boot, pid namespace, pid and start time. Pids are reused, so
+    a pid alone is not enough.
     """
     pid = os.getpid()
     return "/".join(
@@ -37,9 +37,7 @@ def owner() -> str:
 
 
 def is_dead(name: str) -> bool:
-    """False as well for whom we can not know: an engine may serve other machines, and other pid
-    namespaces.
-    """
+    """False if unknown: an engine may serve other machines and other pid namespaces."""
     fields = name.split("/")
     if len(fields) != 5 or fields[0] != _machine():
         return False
@@ -51,17 +49,21 @@ def is_dead(name: str) -> bool:
 
 
 async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[str, ...]:
-    """Their names. ``engine``: its client with its options."""
+    """Removes the containers of dead owners and returns their names. ``engine``: the client with
+    its options.
+    """
     listed = await run(
-        client, [*engine, "ps", "--all", "--quiet", "--filter", f"label={LABEL}"], timeout_s=_TIME_S
+        client,
+        [*engine, "ps", "--all", "--quiet", "--filter", f"label={LABEL}"],
+        timeout_s=_ENGINE_TIMEOUT_S,
     )
     ids = listed.stdout.split()
     if not listed.ok or not ids:
         return ()
     shown = f'{{{{.Name}}}} {{{{index .Config.Labels "{LABEL}"}}}}'
-    # One by one: another may go meanwhile.
+    # One at a time, because another process may remove some meanwhile.
     inspected = [
-        await run(client, [*engine, "inspect", "--format", shown, id], timeout_s=_TIME_S)
+        await run(client, [*engine, "inspect", "--format", shown, id], timeout_s=_ENGINE_TIMEOUT_S)
         for id in ids
     ]
     lines = [one.stdout.split() for one in inspected if one.ok]
@@ -70,7 +72,7 @@ async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[s
         [
             name
             for name in left
-            if (await run(client, [*engine, "rm", "--force", name], timeout_s=_TIME_S)).ok
+            if (await run(client, [*engine, "rm", "--force", name], timeout_s=_ENGINE_TIMEOUT_S)).ok
         ]
     )
 
@@ -88,7 +90,7 @@ def _boot() -> str:
 
 
 def _began(pid: int) -> str | None:
-    """In ticks since the boot (proc_pid_stat(5), field 22); None: there is none of this number."""
+    """In ticks since boot (proc_pid_stat(5), field 22). None: there is no such process."""
     with contextlib.suppress(OSError):
         return (
             Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[19]

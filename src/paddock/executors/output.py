@@ -1,6 +1,4 @@
-"""What a stream said: its beginning and its end in memory, all of it in a file if that is
-wanted.
-"""
+"""The output of a stream: its beginning and its end in memory, optionally all of it in a file."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import IO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """``dropped``: bytes between ``head`` and ``tail`` that were not kept."""
+    """``dropped``: the number of discarded bytes between ``head`` and ``tail``."""
 
     head: bytes
     tail: bytes = b""
@@ -32,9 +30,7 @@ class Captured:
 
 
 class Capture:
-    """Takes chunks; keeps ``cap`` bytes of them, one half from the beginning and one from the
-    end.
-    """
+    """Takes chunks and keeps ``cap`` bytes: half from the beginning, half from the end."""
 
     def __init__(self, cap: int, spool: IO[bytes] | None = None) -> None:
         self._half = max(cap, 2) // 2
@@ -54,7 +50,7 @@ class Capture:
             return
         self._tail.append(rest)
         self._kept += len(rest)
-        # A whole chunk at a time: what is cut is cut once, at the end.
+        # Whole chunks are dropped first; the exact cut is made once, at the end.
         while self._kept - len(self._tail[0]) >= self._half:
             gone = len(self._tail.popleft())
             self._kept -= gone

@@ -1,7 +1,6 @@
-"""Everything that descends from a process, seen from outside.
+"""All descendants of a process, seen from outside.
 
-The root has to adopt orphans (PR_SET_CHILD_SUBREAPER): then nobody leaves its tree, whatever he
-does.
+The root must adopt orphans (PR_SET_CHILD_SUBREAPER). Then no process can leave its tree.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _MAX_ROUNDS = 64
 
 
 def descendants(root: int) -> list[int]:
-    """At this moment; not the root itself."""
+    """The descendants at this moment, without the root."""
     found: list[int] = []
     for pid in _and_children(root, found):
         _and_children(pid, found)
@@ -31,8 +30,8 @@ def send(root: int, number: int) -> None:
 
 
 def kill(root: int) -> None:
-    """All of them. Killed one by one, what forks faster than we look would live on: so everybody is
-    stopped first, round after round, until no new ones turn up.
+    """Kills the whole tree. A process that forks faster than the scan could survive single kills.
+    So all processes are stopped first, in rounds, until no new ones appear.
     """
     before = -1
     for _ in range(_MAX_ROUNDS):
@@ -54,7 +53,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _and_children(pid: int, found: list[int]) -> list[int]:
-    with contextlib.suppress(OSError):  # it is gone
+    with contextlib.suppress(OSError):  # the process has ended
         for thread in os.listdir(f"/proc/{pid}/task"):
             with (
                 contextlib.suppress(OSError),

@@ -1,5 +1,5 @@
-"""One command in the foreground, in whatever place: how it ended and what it said; nothing is left
-that was to end.
+"""Runs one command in the foreground, in any executor. Returns how it ended and its output, and
+leaves no process that should have ended.
 """
 
 from __future__ import annotations
@@ -33,41 +33,43 @@ from paddock.executors.output import Capture, Captured
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 GRACE_S = 5.0
-# for what was written before the end and is on its way; whoever holds the pipe longer is not waited
-# for
+# For output that was written before the end and is in transit. A process that holds the pipe longer
+# is not awaited.
 DRAIN_S = 0.5
 _CHUNK_BYTES = 64 * 1024
-_TO_DIE_S = 10.0  # nobody is asked any more; a place elsewhere has to be told
+_KILL_TIMEOUT_S = 10.0  # after KILL; a remote executor needs time for its signal
 
 Stream = Literal["stdout", "stderr"]
 
-_unheard: set[asyncio.Task[None]] = set()  # read on, so that nobody blocks
+_abandoned_readers: set[asyncio.Task[None]] = (
+    set()
+)  # readers that continue, so that no writer blocks
 
 
 class Outcome(Enum):
-    """How it went; never only a number."""
+    """The way a command ended."""
 
     EXITED = "exited"
-    KILLED = "killed"  # by a signal that was not ours
+    KILLED = "killed"  # by a signal that Paddock did not send
     TIMED_OUT = "timed out"
-    DENIED = "denied"  # it was not started: the fence or a rule refused it
-    FAILED = "failed"  # it was not started: not found, not executable, no such directory
-    UNAVAILABLE = "unavailable"  # the place it was to run in
+    DENIED = "denied"  # not started: the sandbox or a rule refused it
+    FAILED = "failed"  # not started: not found, not executable, no such directory
+    UNAVAILABLE = "unavailable"  # not started: the executor is not available
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     outcome: Outcome
     exit_code: (
-        int  # its own, or what a shell would say: 124 timed out, 125 unavailable, 126, 127, 128+N
+        int  # its own code, or that of a shell: 124 timed out, 125 unavailable, 126, 127, 128+N
     )
     signal: int | None = None
     output: Mapping[Stream, Captured] = field(default_factory=dict)
-    error: str | None = None  # why it was not started
+    error: str | None = None  # the reason why it was not started
     duration_s: float = 0.0
     denials: tuple[Denial, ...] = ()
-    spooled: Mapping[Stream, Path] = field(default_factory=dict)  # all that it said
-    notes: tuple[str, ...] = ()  # what the place does not hold
+    spooled: Mapping[Stream, Path] = field(default_factory=dict)  # the complete output
+    notes: tuple[str, ...] = ()  # missing guarantees of the executor
 
     @property
     def stdout(self) -> str:
@@ -105,12 +107,12 @@ async def run(
     spool: str | os.PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> Result:
-    """Run it to its end. ``timeout_s`` begins with the start. ``idle_timeout_s``: without a word.
-    ``spool``: a directory that keeps all that was said.
+    """Runs the command to its end. ``timeout_s`` starts with the command. ``idle_timeout_s`` limits
+    the time without output. ``spool``: a directory for the complete output.
 
-    When the time is over, or this is cancelled, everything the command started is told to end and
-    then made to; what it said so far is kept. What it leaves running when it ends by itself lives
-    on until the executor is disposed of.
+    After a timeout or a cancellation every process of the command is terminated and then killed;
+    the output so far is kept. Processes that remain when the command ends by itself live until the
+    executor is disposed of.
     """
     if any(limit is not None and math.isnan(limit) for limit in (timeout_s, idle_timeout_s)):
         raise UsageError("a time limit that is no number")
@@ -123,47 +125,49 @@ async def run(
     except TimeoutError:
         if not starting.expired():
             raise
-        said: dict[Stream, Captured] = {"stdout": Captured(head=b""), "stderr": Captured(head=b"")}
+        empty: dict[Stream, Captured] = {"stdout": Captured(head=b""), "stderr": Captured(head=b"")}
         duration_s = time.monotonic() - started_at
-        return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=said, duration_s=duration_s)
+        return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=empty, duration_s=duration_s)
     with contextlib.ExitStack() as files:
-        heard = _Heard(process, cap, on_output, _spools(spool, files))
+        output_reader = _OutputReader(process, cap, on_output, _spools(spool, files))
         feeding = asyncio.ensure_future(_feed(process, stdin))
         try:
-            timed_out = not await _ended(process, heard, started_at, timeout_s, idle_timeout_s)
+            timed_out = not await _ended(
+                process, output_reader, started_at, timeout_s, idle_timeout_s
+            )
             if timed_out:
                 await end(process, grace_s)
-            await heard.rest(DRAIN_S)
+            await output_reader.rest(DRAIN_S)
             denials = await process.denials() if isinstance(process, DenialSource) else ()
         except BaseException:
-            # Cancelled, or a callback failed: nothing goes on without its caller.
+            # Cancelled, or a callback failed: no process continues without its caller.
             await asyncio.shield(end(process, grace_s))
             raise
         finally:
             feeding.cancel()
-            heard.leave()
+            output_reader.leave()
             if isinstance(process, Closable) and process.returncode is None:
                 process.close()
-        return _result(process, heard, timed_out, denials, time.monotonic() - started_at)
+        return _result(process, output_reader, timed_out, denials, time.monotonic() - started_at)
 
 
 async def end(process: Process, grace_s: float) -> None:
-    """TERM, a grace, KILL: for the whole tree."""
-    for number, patience_s in ((TERM, grace_s), (KILL, _TO_DIE_S)):
+    """Sends TERM to the whole tree, waits, then sends KILL."""
+    for number, patience_s in ((TERM, grace_s), (KILL, _KILL_TIMEOUT_S)):
         process.send_signal(number)
         try:
             async with asyncio.timeout(patience_s):
                 await process.wait()
                 if number == TERM:
-                    # The command has ended; what it started may have heard nothing of it.
+                    # The command has ended; its children may not have received the signal.
                     process.send_signal(KILL)
                 return
         except TimeoutError:
             continue
 
 
-class _Heard:
-    """Reads both streams as long as somebody may write."""
+class _OutputReader:
+    """Reads both streams while a process may write to them."""
 
     def __init__(
         self,
@@ -197,7 +201,7 @@ class _Heard:
                 self._on_output(stream, chunk)
 
     def failed(self) -> BaseException | None:
-        """What a callback raised."""
+        """The exception of a callback."""
         done = [task for task in self.reading if task.done() and not task.cancelled()]
         return next((error for task in done if (error := task.exception())), None)
 
@@ -208,16 +212,16 @@ class _Heard:
             raise error
 
     def leave(self) -> None:
-        """Whoever still holds a pipe goes on writing to it: nobody listens, and nobody is killed
-        for it.
+        """A process that still holds a pipe may continue to write. Its output is discarded, and it
+        is not killed.
         """
         self._left = True
         for task in self.reading:
             if not task.done():
-                _unheard.add(task)
-                task.add_done_callback(_unheard.discard)
+                _abandoned_readers.add(task)
+                task.add_done_callback(_abandoned_readers.discard)
             elif not task.cancelled():
-                task.exception()  # one was raised, and one is enough
+                task.exception()  # one exception was raised already; this one is dropped
 
     def captured(self) -> dict[Stream, Captured]:
         return {stream: capture.captured() for stream, capture in self._captures.items()}
@@ -225,24 +229,24 @@ class _Heard:
 
 async def _ended(
     process: Process,
-    heard: _Heard,
+    output_reader: _OutputReader,
     started_at: float,
     timeout_s: float | None,
     idle_timeout_s: float | None,
 ) -> bool:
-    """False: its time is over."""
+    """False: the time is over."""
     ending = asyncio.ensure_future(process.wait())
     try:
         while True:
             now = time.monotonic()
             limits = [started_at + timeout_s] if timeout_s is not None else []
-            limits += [heard.last_at + idle_timeout_s] if idle_timeout_s is not None else []
+            limits += [output_reader.last_at + idle_timeout_s] if idle_timeout_s is not None else []
             left = min(limits) - now if limits else None
             if left is not None and left <= 0:
                 return ending.done()
-            watched = [ending, *(task for task in heard.reading if not task.done())]
+            watched = [ending, *(task for task in output_reader.reading if not task.done())]
             await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if error := heard.failed():
+            if error := output_reader.failed():
                 raise error
             if ending.done():
                 ending.result()
@@ -254,7 +258,7 @@ async def _ended(
 async def _feed(process: Process, stdin: bytes) -> None:
     if not stdin or process.stdin is None:
         return
-    with contextlib.suppress(ConnectionError):  # it does not read on
+    with contextlib.suppress(ConnectionError):  # the command stopped reading
         process.stdin.write(stdin)
         await process.stdin.drain()
     process.stdin.close()
@@ -277,7 +281,11 @@ def _spools(
 
 
 def _result(
-    process: Process, heard: _Heard, timed_out: bool, denials: tuple[Denial, ...], duration_s: float
+    process: Process,
+    output_reader: _OutputReader,
+    timed_out: bool,
+    denials: tuple[Denial, ...],
+    duration_s: float,
 ) -> Result:
     code = process.returncode
     number = -code if code is not None and code < 0 else None
@@ -286,10 +294,10 @@ def _result(
         outcome=outcome,
         exit_code=124 if timed_out else 128 + number if number else code or 0,
         signal=number,
-        output=heard.captured(),
+        output=output_reader.captured(),
         duration_s=duration_s,
         denials=denials,
-        spooled=heard.paths,
+        spooled=output_reader.paths,
         notes=getattr(process, "notes", ()),
     )
 

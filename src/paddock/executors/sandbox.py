@@ -1,4 +1,4 @@
-"""Behind the fence: one sandbox for all commands of a session. They share its /tmp, loopback and
+"""The Paddock sandbox: one for all commands of a session. They share its /tmp, loopback and
 processes.
 """
 
@@ -21,7 +21,7 @@ from paddock.approve.inbox import SocketInbox
 from paddock.core import process as core
 from paddock.errors import PaddockError
 from paddock.executors.denials import Denials
-from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.exec_server import ExecServer, ExecServerProcess
 from paddock.executors.interface import (
     CommandLine,
     Failure,
@@ -33,21 +33,21 @@ from paddock.executors.interface import (
     shell_here,
 )
 from paddock.launch.prepare import Prepared, prepare
-from paddock.plan.model import EnvironmentRules, GateMatch, GateRule, Plan
+from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
 
-_MAX_COMPLAINT_BYTES = 64 * 1024  # of what the core said
+_MAX_COMPLAINT_BYTES = 64 * 1024  # bytes of the core's messages
 
 
 class SandboxExecutor:
-    """``request``: what the command line would ask for. ``approver`` answers what rules ask;
-    without one they are denied. ``environ``: the caller's environment, of which commands get what
-    the policy lets through.
+    """``request``: the policy request, as from the command line. ``approver`` answers the questions
+    of rules; without one they are denied. ``environ``: the caller's environment; the policy passes
+    a part of it to commands.
 
-    ``confines_writes`` is what the core measured when it set the fence up; before that it is False.
-    With ``require_enforced = false`` a run can start without a fence.
+    ``confines_writes`` is the core's measurement at the start of the sandbox; before that it is
+    False. With ``require_enforced = false`` a run can start without a sandbox.
     """
 
     name = "sandbox"
@@ -67,10 +67,10 @@ class SandboxExecutor:
         self._approver = approver
         self._shell = shell_here() if shell is None else tuple(shell)
         self.dialect = dialect_of(self._shell)
-        self._attendant: Attendant | None = None
+        self._exec_server: ExecServer | None = None
         self._starting = asyncio.Lock()
         self._prepared: Prepared | None = None
-        self._said: int | None = None
+        self._stderr_fd: int | None = None
         self._denials: Denials | None = None
         self._confines = False
         self._warned = False
@@ -90,52 +90,56 @@ class SandboxExecutor:
         env: Mapping[str, str] | None = None,
         stdin: bool = False,
         tty: Size | None = None,
-    ) -> AttendedProcess:
+    ) -> ExecServerProcess:
         words, environment = checked_words(command, self._shell), checked_environment(env)
-        attendant = await self._ready()
+        exec_server = await self._ready()
         assert self._prepared is not None
         _refuse_denied(environment, self._prepared.plan.environment)
         where = None if cwd is None else os.path.join(self.workspace, cwd)
-        return await attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
+        return await exec_server.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
 
     async def open(self, path: str, *, read: bool) -> int:
-        """A descriptor of what a path without links leads to inside at this moment. OSError:
-        commands can not open it. NotStarted: there is no sandbox to ask.
+        """Returns a descriptor of the object at a path without links inside, at this moment.
+        OSError: commands can not open it. NotStarted: there is no sandbox.
         """
         return await (await self._ready()).open(path, read=read)
 
     async def prepared(self) -> Prepared:
-        """Policy, host and plan of this sandbox: what the errors are about that it can raise."""
+        """Policy, host and plan of this sandbox. Raises the errors of preparing it."""
         if self._prepared is None:
             self._prepared = await asyncio.to_thread(self._prepare)
         return self._prepared
 
     async def dispose(self) -> tuple[str, ...]:
         async with self._starting:
-            attendant, self._attendant = self._attendant, None
-            ended = attendant is None or await attendant.close()
-            if self._said is not None:
-                os.close(self._said)
-                self._said = None
-        return () if ended or attendant is None else (f"paddock-core {attendant.pid} does not end",)
+            exec_server, self._exec_server = self._exec_server, None
+            ended = exec_server is None or await exec_server.close()
+            if self._stderr_fd is not None:
+                os.close(self._stderr_fd)
+                self._stderr_fd = None
+        return (
+            ()
+            if ended or exec_server is None
+            else (f"paddock-core {exec_server.pid} does not end",)
+        )
 
-    def said(self) -> str:
-        """What the core said so far: its warnings, and a line for each thing that was refused."""
-        if self._said is None:
+    def core_output(self) -> str:
+        """The core's messages so far: warnings, and one line for each denial."""
+        if self._stderr_fd is None:
             return ""
-        size = os.fstat(self._said).st_size
+        size = os.fstat(self._stderr_fd).st_size
         return os.pread(
-            self._said, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)
+            self._stderr_fd, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)
         ).decode(errors="replace")
 
-    async def _ready(self) -> Attendant:
-        attendant, denials = await self._started()
+    async def _ready(self) -> ExecServer:
+        exec_server, denials = await self._started()
         confines = await denials.confines_writes()
         if confines is None:
-            return attendant  # it has ended, and says why to the command
+            return exec_server  # it has ended, and its next command gets the reason
         if self._confines and not confines:
-            # The core was started again, and a command may have been allowed because of what the
-            # first one held.
+            # The core was started again. A command may have been allowed because of guarantees of
+            # the first core.
             raise NotStarted(
                 "the fence holds less than before",
                 failure=Failure.UNAVAILABLE,
@@ -149,11 +153,11 @@ class SandboxExecutor:
                 stacklevel=2,
             )
         self._confines = confines
-        return attendant
+        return exec_server
 
-    async def _started(self) -> tuple[Attendant, Denials]:
+    async def _started(self) -> tuple[ExecServer, Denials]:
         async with self._starting:
-            if self._attendant is None or not self._attendant.alive:
+            if self._exec_server is None or not self._exec_server.alive:
                 try:
                     prepared = await self.prepared()
                 except NotStarted:
@@ -162,17 +166,17 @@ class SandboxExecutor:
                     raise NotStarted(
                         error.message, failure=Failure.UNAVAILABLE, hint=error.hint
                     ) from error
-                if self._said is None:
-                    self._said = os.memfd_create("paddock-said", os.MFD_CLOEXEC)
-                self._denials = denials = Denials(expected=_tells(prepared.plan))
-                self._attendant = Attendant(
-                    lambda line: self._start(prepared, line, denials.theirs),
-                    self.said,
+                if self._stderr_fd is None:
+                    self._stderr_fd = os.memfd_create("paddock-said", os.MFD_CLOEXEC)
+                self._denials = denials = Denials(expected=_reports_denials(prepared.plan))
+                self._exec_server = ExecServer(
+                    lambda sock: self._start(prepared, sock, denials.supervisor_sock),
+                    self.core_output,
                     own_terminals=prepared.plan.tier is Tier.FULL,
                     denials=denials,
                 )
             assert self._denials is not None
-            return self._attendant, self._denials
+            return self._exec_server, self._denials
 
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):
@@ -187,42 +191,44 @@ class SandboxExecutor:
             self._request, grants=(*self._request.grants, grant), command=self._shell[0]
         )
         prepared = prepare(request, replace(Origin.of_process(), cwd=self.workspace), to_run=True)
-        return replace(prepared, plan=_with_attendant(prepared.plan))
+        return replace(prepared, plan=_with_exec_server(prepared.plan))
 
     def _start(
-        self, prepared: Prepared, line: socket.socket, holder: socket.socket
+        self, prepared: Prepared, sock: socket.socket, owner_sock: socket.socket
     ) -> subprocess.Popen[bytes]:
-        assert self._said is not None
-        with contextlib.ExitStack() as theirs:
-            theirs.enter_context(holder)
-            companion = None
+        assert self._stderr_fd is not None
+        with contextlib.ExitStack() as supervisor_sock:
+            supervisor_sock.enter_context(owner_sock)
+            approver_sock = None
             if self._approver is not None:
-                ours, companion = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                theirs.enter_context(companion)
-                threading.Thread(target=_answer, args=(self._approver, ours), daemon=True).start()
+                ours, approver_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                supervisor_sock.enter_context(approver_sock)
+                threading.Thread(
+                    target=_serve_questions, args=(self._approver, ours), daemon=True
+                ).start()
             return core.start_beside(
                 prepared.plan,
                 [core.program(), "attend"],
                 cwd=self.workspace,
-                stdin=line.fileno(),
-                stderr=self._said,
-                companion=None if companion is None else companion.fileno(),
-                holder=holder.fileno(),
+                stdin=sock.fileno(),
+                stderr=self._stderr_fd,
+                approver_sock=None if approver_sock is None else approver_sock.fileno(),
+                owner_sock=owner_sock.fileno(),
                 environ=self._environ,
             )
 
 
-def _tells(plan: Plan) -> bool:
+def _reports_denials(plan: Plan) -> bool:
     return plan.gate is not None or plan.network is not None or plan.observe
 
 
-def _answer(approver: Approver, line: socket.socket) -> None:
-    with line:
-        approver.serve(SocketInbox(line))
+def _serve_questions(approver: Approver, sock: socket.socket) -> None:
+    with sock:
+        approver.serve(SocketInbox(sock))
 
 
-def _with_attendant(plan: Plan) -> Plan:
-    """Where programs need a rule, the one that starts them needs one as well."""
+def _with_exec_server(plan: Plan) -> Plan:
+    """If programs need a rule, the exec server needs one too."""
     if plan.gate is None:
         return plan
     exactly = f"^{re.escape(core.program())} attend$"
@@ -240,7 +246,7 @@ def _with_attendant(plan: Plan) -> Plan:
 
 
 def _refuse_denied(environment: Mapping[str, str], rules: EnvironmentRules | None) -> None:
-    """What the policy keeps out stays out, whoever brings it."""
+    """Variables that the policy denies are refused from every source."""
     for name in environment if rules else ():
         assert rules is not None
         if name not in rules.keep and any(

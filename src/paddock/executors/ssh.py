@@ -1,8 +1,8 @@
 """Another machine, by OpenSSH: one connection for all commands (a control master), which ends with
-us.
+this process.
 
-What a command is given goes through its stdin, not through arguments that others could read: a line
-that the remote shell decodes and runs. With a terminal it has to be an argument.
+The data of a command goes through its stdin, not through arguments that other users could read: a
+line that the remote shell decodes and runs. With a terminal it must be an argument.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from paddock.executors.exec_server import AttendedProcess
+from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
     FIND_SHELL,
@@ -32,28 +32,26 @@ from paddock.executors.interface import (
 from paddock.executors.remote_client import (
     MARK,
     ClientProcess,
-    new_last_word,
+    new_exit_marker,
     new_mark,
     scripted,
     signalling,
-    telling,
+    with_exit_report,
 )
 from paddock.executors.run import run
 from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
-_CONNECT_S = 30.0
-_MAX_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
+_CONNECT_TIMEOUT_S = 30.0
+_MAX_SESSIONS = 4  # of ten: some sessions end later there than here, and signals need their own
 _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
 
 @dataclass(slots=True)
 class _Master:
-    """A connection. A server takes ten sessions on each, unless it is told otherwise
-    (MaxSessions).
-    """
+    """A connection. A server accepts ten sessions on each by default (MaxSessions)."""
 
-    process: AttendedProcess
+    process: ExecServerProcess
     options: tuple[str, ...]
     commands: list[ClientProcess] = field(default_factory=list)
 
@@ -63,12 +61,12 @@ class _Master:
 
 
 class SshExecutor:
-    """``destination`` as ssh takes it; ``options`` too. ``exec_cwd``: where commands run there.
-    Nothing of this machine's environment is sent: commands have that of the account there, and
-    ``env``.
+    """``destination`` and ``options`` as ssh takes them. ``exec_cwd``: the working directory on the
+    other machine. No variable of this machine is sent: commands have the environment of the remote
+    account, and ``env``.
     """
 
-    confines_writes = False  # that is the other machine's affair
+    confines_writes = False  # depends on the other machine
 
     def __init__(
         self,
@@ -109,7 +107,7 @@ class SshExecutor:
         script = scripted(
             words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark}
         )
-        last_word = new_last_word()
+        exit_marker = new_exit_marker()
         async with self._starting:
             master = await self._free()
             argv = [
@@ -121,13 +119,17 @@ class SshExecutor:
                 script if tty else _DECODE,
             ]
             client = await self._client.spawn(argv, stdin=True, tty=tty)
-            there = partial(self._signal, mark)
-            process = ClientProcess(client, there, None if tty else last_word.encode())
+            send_remote_signal = partial(self._signal, mark)
+            process = ClientProcess(
+                client, send_remote_signal, None if tty else exit_marker.encode()
+            )
             master.commands.append(process)
         if not tty:
             assert client.stdin is not None
             client.stdin.write(
-                base64.b64encode(telling(script, last_word).encode("utf-8", "surrogateescape"))
+                base64.b64encode(
+                    with_exit_report(script, exit_marker).encode("utf-8", "surrogateescape")
+                )
                 + b"\n"
             )
             if not stdin:
@@ -139,12 +141,12 @@ class SshExecutor:
         return dialect_of(self._shell or ("sh",))
 
     async def measure(self) -> None:
-        """Which shell the other machine has."""
+        """Finds out which shell the other machine has."""
         if self._shell is None:
-            found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_S)
+            found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_TIMEOUT_S)
             if not found.ok:
-                said = found.error or found.stderr.strip() or "no shell was found"
-                raise NotStarted(f"{self.name}: {said}", failure=Failure.UNAVAILABLE)
+                output = found.error or found.stderr.strip() or "no shell was found"
+                raise NotStarted(f"{self.name}: {output}", failure=Failure.UNAVAILABLE)
             self._shell = shell_words(found.stdout.strip())
 
     async def dispose(self) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ class SshExecutor:
             for process in commands:
                 await process.settled()
             if any(master.process.returncode is None for master in self._masters):
-                # Also those that outlived their command.
+                # Also processes that outlived their command.
                 await self._signal(self._session, signal.SIGKILL)
             for process in commands:
                 process.close()
@@ -165,12 +167,12 @@ class SshExecutor:
             return left
 
     async def _signal(self, mark: str, number: int) -> bool:
-        """On any connection: one session more than commands may have is kept for this."""
+        """On any connection: one session more than commands may use is reserved for this."""
         for master in self._masters:
             argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
             if (
                 master.process.returncode is None
-                and (await run(self._client, argv, timeout_s=_CONNECT_S)).ok
+                and (await run(self._client, argv, timeout_s=_CONNECT_TIMEOUT_S)).ok
             ):
                 return True
         return False
@@ -193,23 +195,23 @@ class SshExecutor:
         self._masters.append(master)
         return master
 
-    async def _connect(self, path: str, options: Sequence[str]) -> AttendedProcess:
+    async def _connect(self, path: str, options: Sequence[str]) -> ExecServerProcess:
         master = await self._client.spawn(["ssh", *options, "-M", "-N", "-T", self._destination])
         check = ["ssh", *options, "-O", "check", self._destination]
         assert master.stderr is not None
         try:
-            async with asyncio.timeout(_CONNECT_S):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 while master.returncode is None:
                     if os.path.exists(path) and (await run(self._client, check)).ok:
                         return master
                     await asyncio.sleep(0.02)
-                said = (await master.stderr.read(4096)).decode(errors="replace").strip()
+                output = (await master.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"no connection within {_CONNECT_S:.0f} s"
+            output = f"no connection within {_CONNECT_TIMEOUT_S:.0f} s"
         except BaseException:
             master.close()
             raise
         master.close()
         raise NotStarted(
-            f"{self.name}: {said or 'the connection failed'}", failure=Failure.UNAVAILABLE
+            f"{self.name}: {output or 'the connection failed'}", failure=Failure.UNAVAILABLE
         )

@@ -1,9 +1,8 @@
-"""What Windows is asked for: a job, a token, a process in both. Structures, calls, and the order
-they go in.
+"""The Windows calls: a job, a token, a process with both. Structures, calls, and their order.
 
-Types are spelt by their size on 64-bit Windows, so that a structure is the same on every system
-(``long`` is not), and texts are UTF-16 bytes. The libraries come in by ``Libraries``: those of
-Windows, or what a test has instead.
+Types are written by their size on 64-bit Windows, so that a structure is the same on every system
+(``long`` is not). Texts are UTF-16 bytes. The libraries are passed as ``Libraries``: those of
+Windows, or replacements of a test.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ TOKEN_PRIMARY, SECURITY_IMPERSONATION, TOKEN_INTEGRITY = 1, 2, 25
 LOW_INTEGRITY, LOW_RID = "S-1-16-4096", 0x1000
 SE_GROUP_INTEGRITY = 0x20
 HANDLE_FLAG_INHERIT = 1
-# Suspended until it is in its job; no window; the environment is UTF-16; the attributes below.
+# Suspended until it is in its job; no window; the environment is UTF-16; with the attributes below.
 CREATION = 0x4 | 0x08000000 | 0x400 | 0x00080000
 USE_STD_HANDLES = 0x100
 HANDLE_LIST = 0x00020002
@@ -121,7 +120,7 @@ class ProcessInformation(Structure):
     )
 
 
-# Result, then arguments. Without them ctypes would cut a handle in half.
+# Result, then arguments. Without them ctypes would truncate handles.
 _H, _P, _D, _B = c_void_p, c_void_p, c_uint32, c_int32
 KERNEL32: Mapping[str, tuple[Any, tuple[Any, ...]]] = {
     "CreateJobObjectW": (_H, (_P, _P)),
@@ -173,21 +172,21 @@ class Libraries:
         return cls(kernel32, advapi32, ctypes.get_last_error)
 
 
-class CallFailed(OSError):  # noqa: N818 (what it says)
+class CallFailed(OSError):  # noqa: N818
     def __init__(self, call: str, number: int) -> None:
         super().__init__(f"{call} failed: error {number}" if number else f"{call} had no effect")
         self.call, self.number = call, number
 
 
 class Windows:
-    """The calls, each of which succeeds or raises CallFailed."""
+    """The calls. Each one succeeds or raises CallFailed."""
 
     def __init__(self, libraries: Libraries) -> None:
         self._kernel32, self._advapi32 = libraries.kernel32, libraries.advapi32
         self._last_error = libraries.last_error
 
     def make_job(self, *, memory_mb: int, processes: int) -> int:
-        """It and all in it end with its last handle, which is ours."""
+        """The job and its processes end with its last handle, which this process holds."""
         job = self._kernel(self._kernel32.CreateJobObjectW(None, None), "CreateJobObjectW")
         limits = job_limits(memory_mb=memory_mb, processes=processes)
         try:
@@ -203,7 +202,7 @@ class Windows:
         return job
 
     def active(self, job: int) -> int:
-        """How many processes are in it."""
+        """The number of processes in the job."""
         found = Accounting()
         self._kernel(
             self._kernel32.QueryInformationJobObject(
@@ -217,7 +216,7 @@ class Windows:
         self._kernel(self._kernel32.TerminateJobObject(job, 1), "TerminateJobObject")
 
     def low_token(self) -> int:
-        """Our own, at low integrity: what it may write is what is labelled low."""
+        """A copy of our token at low integrity: it can write only to low objects."""
         own, made, sid = c_void_p(), c_void_p(), c_void_p()
         self._kernel(
             self._advapi32.OpenProcessToken(
@@ -249,7 +248,7 @@ class Windows:
             finally:
                 self._kernel32.LocalFree(sid)
             if self._integrity(made) != LOW_RID:
-                # Said to be done, and not done: Wine is like that.
+                # Wine reports success without doing it.
                 raise CallFailed("SetTokenInformation", 0)
         except CallFailed:
             self.close(made.value)
@@ -280,8 +279,8 @@ class Windows:
         environment: Mapping[str, str],
         handles: Sequence[int],
     ) -> tuple[int, int]:
-        """A process that is in the job before its first instruction: its handle and number.
-        ``handles``: its stdin, stdout and stderr, and all that it inherits.
+        """Starts a process that is in the job before its first instruction. Returns its handle and
+        pid. ``handles``: its stdin, stdout and stderr; it inherits nothing else.
         """
         for handle in handles:
             self._kernel(
@@ -294,7 +293,7 @@ class Windows:
         size = c_size_t()
         self._kernel32.InitializeProcThreadAttributeList(
             None, 1, 0, byref(size)
-        )  # says how much it needs, and "no"
+        )  # reports the needed size, and fails
         attributes = (ctypes.c_ubyte * size.value)()
         self._kernel(
             self._kernel32.InitializeProcThreadAttributeList(byref(attributes), 1, 0, byref(size)),
@@ -353,7 +352,7 @@ class Windows:
         return made.hProcess, made.dwProcessId
 
     def wait(self, process: int) -> int:
-        """Until it has ended: its exit code."""
+        """Waits for its end and returns its exit code."""
         self._kernel32.WaitForSingleObject(process, INFINITE)
         code = c_uint32()
         self._kernel(self._kernel32.GetExitCodeProcess(process, byref(code)), "GetExitCodeProcess")
@@ -369,8 +368,8 @@ class Windows:
 
 
 def job_limits(*, memory_mb: int, processes: int) -> ExtendedLimits:
-    """What all of a job may have committed together: a limit of the working set would let it commit
-    what it likes.
+    """The limit of committed memory for the whole job. A limit of the working set would not bound
+    committed memory.
     """
     limits = ExtendedLimits()
     basic = limits.BasicLimitInformation
@@ -381,12 +380,12 @@ def job_limits(*, memory_mb: int, processes: int) -> ExtendedLimits:
 
 
 def wide(text: str) -> Any:
-    """With its NUL, in memory that may be written to: CreateProcessW does."""
+    """With a NUL, in writable memory: CreateProcessW writes to it."""
     data = text.encode("utf-16-le", "surrogatepass") + b"\0\0"
     return (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
 
 
 def block(environment: Mapping[str, str]) -> Any:
-    """In the order that Windows keeps it in."""
+    """In the order that Windows requires."""
     entries = sorted(environment.items(), key=lambda entry: entry[0].upper())
     return wide("".join(f"{name}={value}\0" for name, value in entries) or "\0")

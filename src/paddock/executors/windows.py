@@ -1,9 +1,9 @@
-"""Windows as it is, with what it can hold a command by: a job (memory, number of processes, the end
-of all of it) and low integrity, at which nothing can be written but what is labelled so: the
-workspace, while this lasts.
+"""Windows with the restrictions that it offers: a job (memory, number of processes, common end) and
+low integrity. At low integrity a command can write only to objects labelled low. The workspace has
+that label while the executor lives.
 
-Reads and the network are not held. ``CallFailed`` of any of it means that no command is started,
-unless a person said that less will do; then commands do not count as confined.
+Reads and the network are not restricted. If a call fails (``CallFailed``), no command is started,
+unless the configuration permits less; then commands do not count as confined.
 """
 
 from __future__ import annotations
@@ -35,25 +35,28 @@ from paddock.executors.interface import (
 from paddock.executors.win32 import CallFailed, Libraries, Windows
 
 LABELLED, UNLABELLED = "(OI)(CI)Low", "(OI)(CI)Medium"
-_PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATH PATHEXT TEMP TMP NUMBER_OF_PROCESSORS PROCESSOR_ARCHITECTURE OS"
+_PASSED = (
+    "SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATH PATHEXT TEMP TMP NUMBER_OF_PROCESSORS "
+    "PROCESSOR_ARCHITECTURE OS"
+)
 _PASSED += " USERPROFILE USERNAME LOCALAPPDATA APPDATA PROGRAMFILES PROGRAMDATA"
 _BATCH = (".bat", ".cmd")
-_STAMP_S = 300.0
+_LABEL_TIMEOUT_S = 300.0
 _MAX_BUFFERED_BYTES = 256 * 1024
 
 Run = Callable[[Sequence[str]], int]
 
 
 class Pipes(Protocol):
-    """How a process is spoken with: our end, as asyncio takes it, and the handle of its end."""
+    """The pipes of a process: our end, as asyncio takes it, and the handle of its end."""
 
     def to_it(self) -> tuple[Any, int]: ...
     def from_it(self) -> tuple[Any, int]: ...
 
 
 class WindowsExecutor:
-    """``workspace``: it is labelled low as long as this lives. ``require_enforced`` false: without
-    low integrity if it can not be had, with a warning.
+    """``workspace`` is labelled low while this object lives. ``require_enforced`` false: if low
+    integrity is not available, run without it, with a warning.
     """
 
     name = "windows: job object"
@@ -158,12 +161,12 @@ class WindowsExecutor:
     def _line(self, command: CommandLine) -> str:
         words = checked_words(command, ())
         if isinstance(command, str) and self._shell is None:
-            # /s: but for the first quote and the last it is taken as it is; /d: nobody's AutoRun.
+            # /s: the line is literal except for its first and last quote; /d: no AutoRun.
             return f'"{_system("cmd.exe")}" /d /s /c "{command}"'
         if isinstance(command, str):
             words = [*(self._shell or ()), command]
         elif words[0].lower().rstrip(". ").endswith(_BATCH):
-            # cmd.exe would read their arguments by rules that no quoting is safe from.
+            # cmd.exe parses arguments of batch files by rules that no quoting makes safe.
             raise NotStarted(
                 f"{words[0]}: batch files are for the shell", failure=Failure.NOT_EXECUTABLE
             )
@@ -175,7 +178,7 @@ class WindowsExecutor:
         self._stamped = True
 
     def _raise(self) -> None:
-        """As it was before."""
+        """Restores the previous label."""
         if self._token is not None:
             self._windows.close(self._token)
             self._token = None
@@ -189,7 +192,7 @@ class WindowsExecutor:
             raise HostError(f"icacls {self.workspace} /setintegritylevel {label}: exit code {code}")
 
     def _forget(self) -> None:
-        """Jobs that nobody is in any more."""
+        """Removes jobs without processes."""
         for job, process in list(self._jobs.items()):
             with contextlib.suppress(CallFailed):
                 if process.returncode is not None and self._windows.active(job) == 0:
@@ -198,9 +201,7 @@ class WindowsExecutor:
 
 
 class WindowsProcess:
-    """Signals are all one here: the end of the job. Its exit code is then that of the signal that
-    was asked for.
-    """
+    """Every signal ends the job. Its exit code is then that of the requested signal."""
 
     def __init__(self, windows: Windows, jobs: dict[int, WindowsProcess]) -> None:
         self._windows = windows
@@ -280,7 +281,7 @@ class WindowsProcess:
     def _watch(self, process: int) -> None:
         code = self._windows.wait(process)
         self._windows.close(process)
-        with contextlib.suppress(RuntimeError):  # the loop has ended before it
+        with contextlib.suppress(RuntimeError):  # the loop has ended before the process
             self._loop.call_soon_threadsafe(self._end, code)
 
     def _end(self, code: int) -> None:
@@ -290,12 +291,12 @@ class WindowsProcess:
 class _PipeOutput(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
         super().eof_received()
-        return False  # nothing is ever written to it: closed with its end
+        return False  # nothing is written to it, so it closes at end of file
 
 
 class _Overlapped:
-    """What asyncio makes for its own subprocesses: the end of ours can be waited for, theirs is an
-    ordinary one.
+    """The pipes that asyncio makes for its own subprocesses: our end is overlapped, the other one
+    is ordinary.
     """
 
     def to_it(self) -> tuple[Any, int]:
@@ -306,7 +307,7 @@ class _Overlapped:
 
     def _pipe(self, *, ours_reads: bool) -> tuple[Any, int]:
         windows_utils = importlib.import_module("asyncio.windows_utils")
-        # asyncio reads from a pipe that it writes to, to hear of its end: that one goes both ways.
+        # asyncio reads from a pipe that it writes to, to detect its end. So that pipe is duplex.
         read, write = windows_utils.pipe(
             overlapped=(ours_reads, not ours_reads), duplex=not ours_reads
         )
@@ -327,18 +328,18 @@ def _failure(error: CallFailed, line: str, cwd: str) -> NotStarted:
 
 
 def _system(program: str) -> str:
-    """Windows' own, whatever lies in the current directory."""
+    """The program of Windows itself, never one in the current directory."""
     return ntpath.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", program)
 
 
 def _environment() -> dict[str, str]:
-    """What programs of Windows do not work without."""
+    """Variables that Windows programs need."""
     return {name: os.environ[name] for name in _PASSED.split() if name in os.environ}
 
 
 def _low_temp(environment: Mapping[str, str]) -> dict[str, str]:
-    """Nobody at low integrity can write the usual one; below LocalLow everything is labelled
-    low.
+    """The usual temporary directory is not writable at low integrity. Below LocalLow everything is
+    labelled low.
     """
     if "LOCALAPPDATA" not in environment:
         return {}
@@ -351,7 +352,7 @@ def _call(argv: Sequence[str]) -> int:
     flags = 0x08000000 if sys.platform == "win32" else 0  # no window
     try:
         return subprocess.run(
-            argv, capture_output=True, timeout=_STAMP_S, creationflags=flags
+            argv, capture_output=True, timeout=_LABEL_TIMEOUT_S, creationflags=flags
         ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return 1

@@ -1,9 +1,7 @@
-"""Names that a place which shares the workspace has to hold: found by the same search as for the
-fence.
+"""Names in the workspace that an executor must cover, found by the same search as for the sandbox.
 
-The engine is told to mount something over each: itself and read-only for what git and tools obey,
-nothing for what is denied. That holds for names that are there when the place starts, and for no
-others.
+The engine mounts something over each name: the object itself, read-only, if git or tools obey it,
+and an empty object if it is denied. This covers only names that exist when the executor starts.
 """
 
 from __future__ import annotations
@@ -36,40 +34,40 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldNames:
-    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls
-    it. ``links``: the symlinks in git directories, and what they say.
+class CoveredNames:
+    """``unsearched``: the reason why there was no search. ``paths``: the covered paths of the host.
+    ``links``: the symlinks in git directories, and their targets.
     """
 
     mounts: tuple[Mount, ...] = ()
     paths: frozenset[str] = frozenset()
     links: frozenset[tuple[str, str]] = frozenset()
-    unheld: str | None = None
+    unsearched: str | None = None
 
     @property
     def note(self) -> str:
         return (
             LATER
-            if self.unheld is None
-            else f"protected and denied names are not held here: {self.unheld}"
+            if self.unsearched is None
+            else f"protected and denied names are not held here: {self.unsearched}"
         )
 
 
-def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> HeldNames:
-    """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies
-    elsewhere, keeps its name: the worktree's ``.git`` says it.
+def covered_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> CoveredNames:
+    """``inside``: the path of the workspace inside. Objects of a linked worktree that are elsewhere
+    keep their path, because the ``.git`` of the worktree contains it.
     """
     from paddock.launch.prepare import prepare
 
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
-            return HeldNames(
-                unheld="the search needs user namespaces, which this machine does not give"
+            return CoveredNames(
+                unsearched="the search needs user namespaces, which this machine does not give"
             )
         searched = covers_of(prepared.plan)
     except HostError as error:
-        return HeldNames(unheld=error.message)
+        return CoveredNames(unsearched=error.message)
     except PaddockError as error:
         raise NotStarted(error.message, failure=Failure.UNAVAILABLE, hint=error.hint) from error
     common = [one.read for one in prepared.terrain.openings if not within(one.read, workspace)]
@@ -87,7 +85,7 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     links = frozenset(
         link for link in searched.links if any(within(link[0], place) for place in shared)
     )
-    return HeldNames(
+    return CoveredNames(
         mounts=tuple(mounts), paths=frozenset(cover.path for cover in found), links=links
     )
 
@@ -104,8 +102,8 @@ def _mount(cover: Cover, workspace: str, inside: str) -> Mount:
     )
 
 
-def volumes(names: HeldNames, empty: str) -> Iterator[str]:
-    """As ``--volume`` takes them. ``empty``: an empty directory. A colon parts the fields there."""
+def volumes(names: CoveredNames, empty: str) -> Iterator[str]:
+    """As ``--volume`` takes them, with colons between the fields. ``empty``: an empty directory."""
     for mount in names.mounts:
         source = mount.source or (empty if mount.directory else os.devnull)
         if ":" in source or ":" in mount.target:

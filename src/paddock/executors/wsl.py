@@ -1,11 +1,12 @@
 """A distribution of the Windows Subsystem for Linux, by ``wsl.exe -d DISTRO -- SHELL -c LINE``.
 
-``wsl.exe --`` hands its line to the distribution's own shell, which reads it a first time. So LINE
-has nothing in it that a shell would change between double quotes; what is to run goes through
-stdin, by its exact size.
+``wsl.exe --`` passes its line to the distribution's own shell, which parses it once more. So LINE
+contains nothing that a shell would change between double quotes. The script goes through stdin, by
+its exact size.
 
-No fence: inside one is root, Windows' drives are mounted and the network is open, unless the
-distribution was set up without (distro.py). So commands here do not count as confined.
+There is no sandbox: the user inside is root, the drives of Windows are mounted and the network is
+open, unless the distribution was set up without them (distro.py). So commands here do not count as
+confined.
 """
 
 from __future__ import annotations
@@ -35,28 +36,32 @@ from paddock.executors.interface import (
 from paddock.executors.remote_client import (
     MARK,
     ClientProcess,
-    new_last_word,
+    new_exit_marker,
     new_mark,
     scripted,
     signalling,
-    telling,
+    with_exit_report,
 )
 from paddock.executors.run import run
 from paddock.text.path_compare import PathError, PathKind, folded, normal
 
 DISTRO = "paddock-sandbox"
 AUTOMOUNT = "/mnt"
-# What wsl.exe itself needs. WSLENV, which would let Windows' variables in, is not among them.
-_PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES PROGRAMDATA USERNAME"
-_CALL_S = 60.0
+# Variables that wsl.exe needs. WSLENV is not among them, because it would import variables of
+# Windows.
+_PASSED = (
+    "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES "
+    "PROGRAMDATA USERNAME"
+)
+_CALL_TIMEOUT_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SHELL = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9._/-]*")
 
 
 class WslExecutor:
     """``workspace``: a directory of Windows, ``C:\\\\work``; commands run in it or below.
-    ``automount``: where the distribution has its drives (``automount.root`` in its wsl.conf).
-    ``program``: another wsl.exe.
+    ``automount``: the mount point of the drives (``automount.root`` in its wsl.conf). ``program``:
+    another wsl.exe.
     """
 
     confines_writes = False
@@ -101,19 +106,21 @@ class WslExecutor:
                 f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
             )
         where = self._workspace.inside(cwd)
-        await self._there()
+        await self._check_distro()
         mark = new_mark(self._session)
-        last_word = new_last_word()
-        script = telling(scripted(words, where, {**self._env, **given, MARK: mark}), last_word)
+        exit_marker = new_exit_marker()
+        script = with_exit_report(
+            scripted(words, where, {**self._env, **given, MARK: mark}), exit_marker
+        )
         argv, sent = self._line(script)
         client = await self._client.spawn(argv, stdin=True)
-        # From here to the end nothing is waited for, so nobody is cancelled between a start and its
-        # owner.
+        # There is no await from here to the end, so no cancellation separates a started process
+        # from its owner.
         assert client.stdin is not None
         client.stdin.write(sent)
         if not stdin:
             client.stdin.close()
-        process = ClientProcess(client, partial(self._signal, mark), last_word.encode())
+        process = ClientProcess(client, partial(self._signal, mark), exit_marker.encode())
         self._commands = {one for one in self._commands if not one.gone} | {process}
         return process
 
@@ -124,7 +131,7 @@ class WslExecutor:
         left: tuple[str, ...] = ()
         if self._found:
             self._found = False
-            # Also those that outlived their command.
+            # Also processes that outlived their command.
             if not await self._signal(self._session, KILL):
                 left = (f"{self.name}: nobody could be told to end what still runs there",)
         for process in commands:
@@ -136,17 +143,17 @@ class WslExecutor:
 
     async def _signal(self, mark: str, number: int) -> bool:
         argv, sent = self._line(signalling(mark, number))
-        return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_S)).ok
+        return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_TIMEOUT_S)).ok
 
-    async def _there(self) -> None:
-        """wsl.exe says the same of a distribution that is missing as of a command that failed: so
-        it is asked first.
+    async def _check_distro(self) -> None:
+        """wsl.exe reports a missing distribution like a failed command, so its existence is checked
+        first.
         """
         async with self._checking:
             if self._found:
                 return
             listed = await run(
-                self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_S
+                self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_TIMEOUT_S
             )
             if listed.error is not None:
                 raise NotStarted(
@@ -165,7 +172,7 @@ class WslExecutor:
 
 
 class WslWorkspace:
-    """A directory of Windows as the distribution sees it, and what lies below it."""
+    """A directory of Windows as the distribution sees it, and the paths below it."""
 
     def __init__(self, windows: str, automount: str = AUTOMOUNT) -> None:
         try:
@@ -183,8 +190,8 @@ class WslWorkspace:
         self.linux = self._mounted(path)
 
     def inside(self, cwd: str | None) -> str:
-        """Where a command runs: a path of Windows or of the distribution, or one below the
-        workspace. NotStarted if it lies elsewhere.
+        """The working directory for ``cwd``: a path of Windows or of the distribution, or one
+        relative to the workspace. Raises NotStarted if it is outside.
         """
         if cwd is None:
             return self.linux
@@ -196,7 +203,7 @@ class WslWorkspace:
             if not _below(folded(path, "win32"), folded(self._path, "win32")):
                 raise self._outside(cwd)
             return self._mounted(path)
-        # No name on a drive of Windows has a backslash in it.
+        # No name on a drive of Windows contains a backslash.
         written = posixpath.normpath(posixpath.join(self.linux, cwd.replace("\\", "/")))
         if kind is PathKind.UNC or not _below(written, self.linux):
             raise self._outside(cwd)
@@ -213,24 +220,24 @@ class WslWorkspace:
 def in_distro(
     distro: str, shell: str, script: str, *, program: str, user: str | None = None
 ) -> tuple[list[str], bytes]:
-    """What starts a script there, and what its stdin begins with. A script that arrives in part is
-    not run: it is one compound command.
+    """The command that starts a script there, and the beginning of its stdin. A truncated script
+    does not run, because it is one compound command.
     """
     sent = f"exec 3<&-; {{ {script}\n}}\n".encode("utf-8", "surrogateescape")
     line = (
         f"{{ dd bs=1 count={len(sent)} 2>/dev/null | {shell} /proc/self/fd/3 3<&0 <&4 4<&-; }} 4<&0"
     )
-    who = [] if user is None else ["-u", user]
-    return [program, "-d", distro, *who, "--", shell, "-c", line], sent
+    user_option = [] if user is None else ["-u", user]
+    return [program, "-d", distro, *user_option, "--", shell, "-c", line], sent
 
 
-def decoded(said: bytes) -> str:
-    """wsl.exe speaks UTF-16 without a mark, unless WSL_UTF8 is set and it knows of it."""
-    return said.decode("utf-16-le" if b"\0" in said else "utf-8", "replace").lstrip("\ufeff")
+def decoded(data: bytes) -> str:
+    """wsl.exe writes UTF-16 without a byte order mark, unless it obeys WSL_UTF8."""
+    return data.decode("utf-16-le" if b"\0" in data else "utf-8", "replace").lstrip("\ufeff")
 
 
 def wsl_program() -> str:
-    """Windows' own, whatever lies in the current directory."""
+    """The program of Windows itself, never one in the current directory."""
     if sys.platform == "win32":
         return os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "wsl.exe")
     return shutil.which("wsl.exe") or "wsl.exe"

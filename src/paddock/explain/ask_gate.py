@@ -1,5 +1,5 @@
-"""One exec → what the gate answers. The core's rule engine is the only one
-(``core/src/gate/rules.rs``), and only it knows what the kernel would bring to run
+"""The decision of the gate for one exec. The core has the only rule engine
+(``core/src/gate/rules.rs``), and only it knows which files the kernel would run
 (``core/src/gate/interpreter_chain.rs``).
 """
 
@@ -17,8 +17,8 @@ from paddock.policy.model import Action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exec:
-    """As execve(2) gets it. Whoever asks beforehand does not know the parent: rules that look at it
-    can not be judged then.
+    """The arguments of execve(2). The parent is unknown in advance, so rules about the parent can
+    not be judged.
     """
 
     path: str
@@ -27,7 +27,7 @@ class Exec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOf:
+class MatchedRule:
     id: str
     source: str
     reason: str | None
@@ -36,17 +36,18 @@ class RuleOf:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecDecision:
     """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could
-    have made the program), ``unseen`` (no rule is asked: ``error`` says why) or ``error`` (``rule``
-    could not be judged: ``error`` says why). ``doubted``: the rule that would have allowed it and
-    held only by a name that does not count. ``approved``: what answers the question, if it is one.
+    have written the program), ``unseen`` (no rule applies: ``error`` has the reason) or ``error``
+    (``rule`` could not be judged: ``error`` has the reason). ``doubted``: the rule that would have
+    allowed it, but matched only by a name that does not count. ``approved``: the stored answer to
+    the question, if there is one.
     """
 
     action: Action
     cause: str
-    rule: RuleOf | None
+    rule: MatchedRule | None
     error: str | None
-    doubted: RuleOf | None
-    approved: RuleOf | None = None
+    doubted: MatchedRule | None
+    approved: MatchedRule | None = None
 
     @property
     def allowed(self) -> bool:
@@ -55,9 +56,9 @@ class ExecDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedExec:
-    """``chain``: every file it brings to run, the one asked for first; ``needs``: what the kernel
-    opens besides, as it is named: interpreters, a loader. ``failure``: the kernel's own errno,
-    where that is known. ``decision``: None where there is no gate, or nothing to judge.
+    """``chain``: every file that runs, the requested one first. ``needs``: the other files that the
+    kernel opens, as named: interpreters, a loader. ``failure``: the errno of the kernel, if known.
+    ``decision``: None without a gate, or with nothing to judge.
     """
 
     chain: tuple[str, ...]
@@ -66,8 +67,8 @@ class JudgedExec:
     decision: ExecDecision | None
 
 
-def judge_exec(plan: Plan, asked: Exec) -> JudgedExec:
-    answer = core.ask("judge", plan=plan, question=canonical(asdict(asked)))
+def judge_exec(plan: Plan, question: Exec) -> JudgedExec:
+    answer = core.ask("judge", plan=plan, question=canonical(asdict(question)))
     try:
         return JudgedExec(
             chain=tuple(map(str, answer["chain"])),
@@ -94,9 +95,9 @@ def _decision(answer: Any) -> ExecDecision | None:
     )
 
 
-def _rule(answer: Any) -> RuleOf | None:
+def _rule(answer: Any) -> MatchedRule | None:
     return (
         None
         if answer is None
-        else RuleOf(id=answer["id"], source=answer["source"], reason=answer["reason"])
+        else MatchedRule(id=answer["id"], source=answer["source"], reason=answer["reason"])
     )

@@ -1,4 +1,4 @@
-"""One host → what the network answers. The core's table is the only judge
+"""The decision of the network for one host. The core has the only host table
 (``core/src/network/rules/``).
 """
 
@@ -10,27 +10,27 @@ from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan import Plan
-from paddock.plan.model import NetworkReach
+from paddock.plan.plan import NetworkReach
 from paddock.policy.model import Action
 
-# As a program asks for this machine itself.
+# Names of this machine itself.
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRuleOf:
+class MatchedHostRule:
     host: str
     source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDecision:
-    """``rule``: the one that decided, if one did. ``reason``: why it is not reached, or why nobody
-    asks.
+    """``rule``: the rule that decided, if any. ``reason``: why the host is not reached, or why no
+    question is asked.
     """
 
     action: Action
-    rule: HostRuleOf | None
+    rule: MatchedHostRule | None
     reason: str | None
 
     @property
@@ -39,7 +39,7 @@ class HostDecision:
 
 
 def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
-    """``host``: as a program would ask for it; an IPv6 address in brackets."""
+    """``host``: as a program would write it; an IPv6 address is in brackets."""
     network = plan.as_json()["network"]
     if plan.network is None:
         return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not fenced")
@@ -58,7 +58,7 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
             action=Action(answer["action"]),
             rule=None
             if rule is None
-            else HostRuleOf(host=str(rule["host"]), source=str(rule["source"])),
+            else MatchedHostRule(host=str(rule["host"]), source=str(rule["source"])),
             reason=None if reason is None else str(reason),
         )
     except (KeyError, TypeError, ValueError) as error:

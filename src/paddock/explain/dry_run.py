@@ -1,9 +1,8 @@
-"""How a run would end before the command's first instruction, without starting it: for
-``--dry-run``.
+"""Checks for ``--dry-run`` whether a run would reach the command's first instruction, without
+starting it.
 
-Policy, plan and preflight refuse by themselves. What is left are the last steps of a run: the state
-that is written, the journal that is made, the working directory that is entered, the program that
-is looked for.
+Policy, plan and preflight refuse by themselves. This file checks the last steps of a run: the state
+that is written, the journal that is created, the working directory, and the search for the program.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from paddock.text.path_walk import follow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WouldNotStart:
-    """The command would not run. Exit code and words are those of the core."""
+    """The command would not run. Exit code and message are those of the core."""
 
     exit_code: int
     message: str
@@ -37,8 +36,8 @@ class WouldNotStart:
 
 
 def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> WouldNotStart | None:
-    """Raises what a run would be refused with; returns what the start of its command would fail
-    with.
+    """Raises the error that would refuse the run. Returns the error that would stop the start of
+    its command.
     """
     plan = prepared.plan
     require_makeable(prepared.policy, plan)
@@ -48,11 +47,11 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
     )
     if plan.journal:
         require_usable(plan.journal, origin.uid)
-    # A directory that the run makes can not be entered before: then the fence is tried from where
-    # we stand.
+    # A directory that the run creates can not be entered yet. Then the sandbox is tried from the
+    # current directory.
     made = any(within(plan.workdir, place) for place in prepared.to_make())
-    fence = replace(plan, workdir=plan.cwd) if made else plan
-    answered = answer_exec(fence, command, plan.workdir, origin.environ)
+    entered = replace(plan, workdir=plan.cwd) if made else plan
+    answered = answer_exec(entered, command, plan.workdir, origin.environ)
     if answered.failure is not None:
         return _not_started(command[0], answered.failure, searched="/" not in command[0])
     if answered.decision is None or answered.decision.action is not Action.DENY:

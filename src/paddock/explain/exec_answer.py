@@ -1,5 +1,5 @@
-"""What a command would meet if it started one program: the files' answer, as the kernel gives it,
-and the gate's.
+"""The decision for one program: the result of the files, as the kernel gives it, and the decision
+of the gate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.explain.ask_gate import ExecDecision, RuleOf
+from paddock.explain.ask_gate import ExecDecision, MatchedRule
 from paddock.explain.find_program import locate
 from paddock.plan import Plan
 from paddock.policy.model import Action
@@ -18,7 +18,7 @@ from paddock.policy.model import Action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecAnswer:
-    """``failure``: the errno of the files; ``decision``: the gate's. None: there is no gate, or no
+    """``failure``: the errno from the files. ``decision``: that of the gate; None: no gate, or no
     program.
     """
 
@@ -55,7 +55,7 @@ def answer_exec(
         )
         return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
     chain, decision = found.judged.chain, found.judged.decision
-    # The gate is asked before the kernel looks at any file.
+    # The gate is asked before the kernel reads any file.
     if found.failure is not None and not (decision and decision.cause == "unseen"):
         path = chain[0] if chain else os.path.join(cwd, found.path)
         reason, hint = _files_refuse(found.failure, path)
@@ -105,7 +105,7 @@ def _asking(decision: ExecDecision) -> str:
     return _named(decision.rule) if decision.rule else "default_action"
 
 
-def _named(rule: RuleOf | None) -> str:
+def _named(rule: MatchedRule | None) -> str:
     return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
 
 

@@ -1,9 +1,9 @@
-"""What a command would meet at one path: the plan's reasoning, the kernel's own try, and the file's
-permissions.
+"""The decision for one path: the reasoning from the plan, an attempt by the kernel, and the
+permissions of the file.
 
-The kernel has the last word wherever it can be asked without doing the act. Where it can not (a
-directory is not opened for writing, a new name is not made for the sake of a question) the
-permissions are looked at beside the plan.
+The kernel decides if it can be asked without doing the operation. Otherwise the permissions are
+checked together with the plan: a directory is not opened for writing, and a new name is not created
+for a question.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from paddock.policy.model import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
-    """The act, behind the very fence: ``allowed``, ``denied``, ``missing``; ``untried``: trying
-    would be doing.
+class FileAttempt:
+    """The operation inside the same sandbox: ``allowed``, ``denied``, ``missing``. ``untried``:
+    trying would do the operation.
     """
 
     outcome: str
@@ -37,16 +37,13 @@ class FileAnswer:
     allowed: bool
     reason: str
     judgement: Judgement
-    tried: Tried
+    attempt: FileAttempt
 
 
 def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
-    """The reasoning, with the core's word on what it closes, and what it lays over the names that
-    are there now.
-    """
+    """The reasoning, with the core's list of denied paths and of the covers over existing names."""
     if plan.files is not None:
-        # Links in closed directories count like names that are denied, and the core alone lists
-        # them.
+        # Links in denied directories count like denied names. Only the core lists them.
         closed = tuple(str(path) for path in core.ask("closed", plan=plan))
         plan = replace(plan, files=replace(plan.files, closed=closed))
     if plan.tier is not Tier.FULL or plan.files is None:
@@ -58,29 +55,29 @@ def answer(
     plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()
 ) -> FileAnswer:
     judgement = judge_for(plan, to_make=to_make)(path, operation)
-    tried = _try(plan, path, operation)
-    _agree(judgement, tried, path)
-    if tried.outcome == "allowed" and not judgement.allowed:
-        return _answered(True, "a descriptor that is open already", judgement, tried)
+    attempt = _try(plan, path, operation)
+    _agree(judgement, attempt, path)
+    if attempt.outcome == "allowed" and not judgement.allowed:
+        return _answered(True, "a descriptor that is open already", judgement, attempt)
     if not judgement.allowed:
-        return _answered(False, judgement.reason, judgement, tried)
-    forbidden = tried.errno if tried.outcome == "denied" else None
-    if tried.outcome != "denied" and not _is_own(plan, judgement.path):
-        forbidden = _forbidden(judgement.path, operation, tried)
+        return _answered(False, judgement.reason, judgement, attempt)
+    forbidden = attempt.errno if attempt.outcome == "denied" else None
+    if attempt.outcome != "denied" and not _is_own(plan, judgement.path):
+        forbidden = _forbidden(judgement.path, operation, attempt)
     if forbidden:
         reason = f"the fence allows it, the file's own permissions do not ({forbidden})"
-        return _answered(False, reason, judgement, tried)
-    return _answered(True, judgement.reason, judgement, tried)
+        return _answered(False, reason, judgement, attempt)
+    return _answered(True, judgement.reason, judgement, attempt)
 
 
-def _answered(allowed: bool, reason: str, judgement: Judgement, tried: Tried) -> FileAnswer:
-    return FileAnswer(allowed=allowed, reason=reason, judgement=judgement, tried=tried)
+def _answered(allowed: bool, reason: str, judgement: Judgement, attempt: FileAttempt) -> FileAnswer:
+    return FileAnswer(allowed=allowed, reason=reason, judgement=judgement, attempt=attempt)
 
 
-def _try(plan: Plan, path: str, operation: Operation) -> Tried:
+def _try(plan: Plan, path: str, operation: Operation) -> FileAttempt:
     reply = core.ask("attempt", "--op", operation.value, path, plan=plan)
     try:
-        return Tried(outcome=str(reply["outcome"]), errno=reply["errno"])
+        return FileAttempt(outcome=str(reply["outcome"]), errno=reply["errno"])
     except (KeyError, TypeError) as error:
         raise CoreError(
             f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
@@ -88,19 +85,19 @@ def _try(plan: Plan, path: str, operation: Operation) -> Tried:
 
 
 def _is_own(plan: Plan, path: str) -> bool:
-    """Made anew for the run: what the host has there tells nothing."""
+    """Created anew for the run, so the host's content there says nothing."""
     return plan.tier is Tier.FULL and any(within(path, place) for place in PRIVATE)
 
 
-def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
-    """What stands in the way of an act that the kernel was not asked about; None: nothing does."""
-    if tried.outcome == "allowed":
+def _forbidden(path: str, operation: Operation, attempt: FileAttempt) -> str | None:
+    """The obstacle for an operation that the kernel was not asked about; None: there is none."""
+    if attempt.outcome == "allowed":
         return None
     match operation:
         case Operation.WRITE:
             place = existing(path)
             needed = os.W_OK | os.X_OK if os.path.isdir(place) else os.W_OK
-        case Operation.EXEC if tried.outcome == "untried":
+        case Operation.EXEC if attempt.outcome == "untried":
             place, needed = path, os.X_OK
         case _:
             return None
@@ -110,10 +107,10 @@ def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
     return f"{place}: mode {stat.S_IMODE(facts.st_mode):04o}, uid {facts.st_uid}"
 
 
-def _agree(judgement: Judgement, tried: Tried, path: str) -> None:
+def _agree(judgement: Judgement, attempt: FileAttempt, path: str) -> None:
     """The kernel may be stricter than the grants (file modes). It must never be more open."""
     if (
-        tried.outcome == "allowed"
+        attempt.outcome == "allowed"
         and not judgement.allowed
         and not path.startswith(("/dev/", "/proc/"))
     ):

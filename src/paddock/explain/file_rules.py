@@ -1,11 +1,10 @@
-"""What the fence answers for a path, and because of which grant: the reasoning behind ``paddock
-why``.
+"""The decision of the sandbox for a path, and the grant that causes it: the reasoning behind
+``paddock why``.
 
-Follows the kernel's own rules. Landlock: the rights on a file are the union of what the rules on it
-and on the directories above it give, and a rule is on a file, not on a name. Mounts, in the full
-tier: what no grant brings in is not there, what no grant lets be written is read-only, and masks
-and locks lie on top. A test holds the answers against what the kernel really does, over random
-trees.
+It follows the rules of the kernel. Landlock: the rights on a file are the union of the rules on the
+file and on the directories above it, and a rule is on an inode, not on a name. Mounts, in the full
+tier: a path without a grant does not exist, a path without a write grant is read-only, and masks
+and locks are on top. A test compares the decisions with the kernel, over random trees.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from functools import lru_cache
 from paddock.errors import PolicyError
 from paddock.launch.covers import Cover, CoverKind
 from paddock.plan.grants import TMP
-from paddock.plan.model import Files, PathGrant, Plan
 from paddock.plan.paths import with_parents, within
+from paddock.plan.plan import Files, PathGrant, Plan
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.git_layout import directories_above, is_branch, is_part
 from paddock.policy.glob import Glob, component_matches
@@ -30,16 +29,16 @@ from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because
 from paddock.text.path_walk import Identity, ResolvedPath, follow
 
-# Made anew for each run of the full tier: what the host has there is not in them.
+# Created anew for each run of the full tier, without the host's content.
 PRIVATE = (TMP, "/var/tmp", "/dev", "/proc")
 
 
 class Operation(Enum):
     READ = "read"
-    WRITE = "write"  # of a name that is not there, or of a directory: to make a file
+    WRITE = "write"  # of a missing name or of a directory: create a file
     EXEC = "exec"
-    MAKE = "make"  # a file, directory or link of a new name
-    REMOVE = "remove"  # also by renaming it
+    MAKE = "make"  # create a file, directory or link with a new name
+    REMOVE = "remove"  # remove, or rename away
     CHANGE = "change"  # mode, owner, times, attributes
 
     @property
@@ -48,27 +47,25 @@ class Operation(Enum):
 
     @property
     def names(self) -> bool:
-        """The act is on the name itself: a link of that name is not followed."""
+        """The operation is on the name itself: a link of that name is not followed."""
         return self in (Operation.MAKE, Operation.REMOVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     allowed: bool
-    path: str  # where the name really leads
+    path: str  # the resolved path
     grants: tuple[
         PathGrant, ...
-    ]  # that allow it; or, if denied, that come near: above the path, or carved away from it
+    ]  # that allow it; or, if denied, that come close: above the path, or with a gap around it
     reason: str
     closed: bool = False  # no grant would open it
-    later: bool = False  # the call succeeds: the name is taken away, or closed, once it is seen
+    later: bool = False  # the call succeeds; the guard removes or denies the name when it sees it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """``bearer``: the path that the rights are looked up on, a new name being made in its
-    directory.
-    """
+class _FileQuestion:
+    """``bearer``: the path that has the rights. For a new name this is its directory."""
 
     path: str
     operation: Operation
@@ -79,9 +76,9 @@ class _Asked:
 
 
 class Judge:
-    """``covers``: what the core lays over names that are there now, which also knows what else such
-    a name leads to; names that appear are judged by the plan's patterns. ``to_make``: directories
-    that are not there and that the run will make.
+    """``covers``: the covers of the core over existing names, with the other names of each object.
+    The patterns of the plan judge names that appear later. ``to_make``: missing directories that
+    the run will create.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class Judge:
         self._deny = _Patterns(plan.files.denied)
         self._protected = _Patterns(plan.files.protected)
         self._excepted = _Patterns(plan.files.excepted)
-        # By where they really lie: a path is looked up by itself and by each directory above it.
+        # By resolved path: a path is looked up by itself and by each directory above it.
         self._closed = {os.path.realpath(name): name for name in plan.files.closed}
         self._unwritable = {os.path.realpath(name): name for name in plan.files.unwritable}
         self._granted: dict[str, list[PathGrant]] = defaultdict(list)
@@ -107,7 +104,7 @@ class Judge:
         self._leading = {
             above for place in self._granted for above in _upwards(os.path.dirname(place))
         }
-        # A directory that only leads to grants can be listed where each of them can.
+        # A directory that only leads to grants can be listed if each of these grants can.
         self._lists = all(
             "read_dir" in _rights(plan, grant)
             for place, grants in self._granted.items()
@@ -116,35 +113,35 @@ class Judge:
         )
 
     def __call__(self, path: str, operation: Operation) -> Judgement:
-        asked = self._asked(path, operation)
+        question = self._question(path, operation)
         if self._plan.files is None:
-            return _open(asked, "files are not fenced: every path is open")
-        if operation is Operation.MAKE and asked.found:
-            return _open(asked, "it is there already")
+            return _open(question, "files are not fenced: every path is open")
+        if operation is Operation.MAKE and question.found:
+            return _open(question, "it is there already")
         if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
             return _open(
-                asked, "Landlock does not judge changes of modes, owners, times and attributes"
+                question, "Landlock does not judge changes of modes, owners, times and attributes"
             )
-        giving, near, given = self._given(asked)
-        shut = self._shut(asked)
-        if shut and (self._plan.tier is Tier.FULL or not asked.needed <= given):
+        giving, near, rights = self._rights_given(question)
+        shut = self._shut(question)
+        if shut and (self._plan.tier is Tier.FULL or not question.needed <= rights):
             return Judgement(
-                allowed=False, path=asked.path, grants=tuple(near), reason=shut, closed=True
+                allowed=False, path=question.path, grants=tuple(near), reason=shut, closed=True
             )
-        if not asked.needed <= given:
-            return self._refused(asked, near, given)
-        if self._plan.tier is Tier.FULL and (unseen := self._unmounted(asked)):
-            return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=unseen)
-        if self._plan.tier is Tier.FULL and (later := self._closed_later(asked)):
+        if not question.needed <= rights:
+            return self._refused(question, near, rights)
+        if self._plan.tier is Tier.FULL and (unseen := self._unmounted(question)):
+            return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=unseen)
+        if self._plan.tier is Tier.FULL and (later := self._closed_later(question)):
             return Judgement(
                 allowed=False,
-                path=asked.path,
+                path=question.path,
                 grants=tuple(near),
                 reason=later,
                 closed=True,
                 later=True,
             )
-        said = (
+        reason_text = (
             f"granted by {giving[0].source}"
             if giving
             else "it leads to what is granted, and holds nothing else"
@@ -152,18 +149,18 @@ class Judge:
         if (
             self._plan.tier is Tier.FULL
             and giving
-            and any(within(asked.path, place) for place in PRIVATE)
+            and any(within(question.path, place) for place in PRIVATE)
         ):
-            said = f"{giving[0].path} is the run's own: what the host has there is not in it"
-        return Judgement(allowed=True, path=asked.path, grants=tuple(giving), reason=said)
+            reason_text = f"{giving[0].path} is the run's own: what the host has there is not in it"
+        return Judgement(allowed=True, path=question.path, grants=tuple(giving), reason=reason_text)
 
-    def _asked(self, path: str, operation: Operation) -> _Asked:
+    def _question(self, path: str, operation: Operation) -> _FileQuestion:
         name = os.path.basename(path) if operation.names else ""
         lookup = os.path.dirname(path) if name else path
         try:
-            way = follow(lookup)
-            real, links = way.end.path, tuple(link.path for link in way.links)
-        except PolicyError:  # a directory that is shut, a link that leads to itself
+            walk = follow(lookup)
+            real, links = walk.end.path, tuple(link.path for link in walk.links)
+        except PolicyError:  # an inaccessible directory, or a link to itself
             real, links = os.path.realpath(lookup), ()
         real = os.path.join(real, name) if name else real
         try:
@@ -171,7 +168,7 @@ class Judge:
         except OSError:
             found = None
         bearer, needed = self._needed(real, operation, found)
-        return _Asked(
+        return _FileQuestion(
             path=real, operation=operation, links=links, found=found, bearer=bearer, needed=needed
         )
 
@@ -200,23 +197,26 @@ class Judge:
             case Operation.CHANGE:
                 return existing(real, self._to_make), frozenset()
 
-    def _given(self, asked: _Asked) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
-        """The grants that give a right that is needed, those that come near, and all rights that
-        are given.
+    def _rights_given(
+        self, question: _FileQuestion
+    ) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
+        """The grants that give a needed right, those that come close, and all rights that are
+        given.
         """
         assert self._plan.files is not None
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
-        given: set[str] = set()
+        all_rights: set[str] = set()
         ruled = [
             grant
-            for identity in identities_above(asked.bearer)
+            for identity in identities_above(question.bearer)
             for grant in self._rules.get(identity, ())
         ]
         for grant in (
-            grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())
+            grant for place in _upwards(question.bearer) for grant in self._granted.get(place, ())
         ):
-            # What is not there yet, or is another thing inside, has only its name.
+            # An object that does not exist yet, or is another object inside, is known only by its
+            # name.
             if grant.path in self._to_make or (
                 self._plan.tier is Tier.FULL and _is_made(grant.path)
             ):
@@ -225,107 +225,111 @@ class Judge:
                 near.append(grant)
         for grant in ruled:
             rights = _rights(self._plan, grant)
-            (giving if asked.needed & rights or not asked.needed else near).append(grant)
-            given |= rights
-        if self._plan.tier is Tier.FULL and self._leads_to_grants(asked.bearer):
-            given.add("read_dir")
-        return giving, near, given
+            (giving if question.needed & rights or not question.needed else near).append(grant)
+            all_rights |= rights
+        if self._plan.tier is Tier.FULL and self._leads_to_grants(question.bearer):
+            all_rights.add("read_dir")
+        return giving, near, all_rights
 
-    def _shut(self, asked: _Asked) -> str | None:
+    def _shut(self, question: _FileQuestion) -> str | None:
         """The reason why no grant would open it, if there is one."""
         assert self._plan.files is not None
-        for place in _upwards(asked.path if asked.operation.names else asked.bearer):
+        for place in _upwards(question.path if question.operation.names else question.bearer):
             name = self._closed.get(place) or (
-                self._unwritable.get(place) if asked.operation.writes else None
+                self._unwritable.get(place) if question.operation.writes else None
             )
             if name:
                 return f"{name} stays closed, whatever is granted"
         if self._plan.tier is Tier.LANDLOCK:
             return None
-        return self._covered(asked) or (self._named(asked) if asked.found else None)
+        return self._covered(question) or (self._named(question) if question.found else None)
 
-    def _covered(self, asked: _Asked) -> str | None:
-        for place in (up for link in asked.links for up in with_parents(link)):
+    def _covered(self, question: _FileQuestion) -> str | None:
+        for place in (up for link in question.links for up in with_parents(link)):
             if self._covers.get(place) is CoverKind.MASK:
                 return f"{place} stays closed, whatever is granted"
-        for place in with_parents(asked.path):
+        for place in with_parents(question.path):
             match self._covers.get(place):
                 case CoverKind.MASK:
                     return f"{place} stays closed, whatever is granted"
-                case CoverKind.LOCK if asked.operation.writes:
-                    return self._said_protected(place)
-                case CoverKind.PIN if asked.operation is Operation.REMOVE and place == asked.path:
+                case CoverKind.LOCK if question.operation.writes:
+                    return self._protected_reason(place)
+                case CoverKind.PIN if (
+                    question.operation is Operation.REMOVE and place == question.path
+                ):
                     return f"{place} can not be moved or removed: what is protected rests on it"
                 case _:
                     pass
         return None
 
-    def _named(self, asked: _Asked) -> str | None:
-        """By its name, or that of a directory above it."""
-        places = with_parents(asked.path)
+    def _named(self, question: _FileQuestion) -> str | None:
+        """By its name, or by the name of a directory above it."""
+        places = with_parents(question.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
             return f"the deny {denied} stays closed, whatever is granted"
         if (
-            not asked.operation.writes
-            or self._is_copy(asked.path)
-            or not self._mounted(asked.path, WRITES)
+            not question.operation.writes
+            or self._is_copy(question.path)
+            or not self._mounted(question.path, WRITES)
         ):
             return None
-        protected = any(self._protects(place) for place in places) or self._is_git_s(asked.path)
-        return self._said_protected(asked.path) if protected else None
+        protected = any(self._protects(place) for place in places) or self._is_in_git_directory(
+            question.path
+        )
+        return self._protected_reason(question.path) if protected else None
 
     def _protects(self, place: str) -> bool:
         return bool(self._protected.matching(place)) and not (
             self._excepted.matching(place) or _is_git_directory(place) or is_branch(place)
         )
 
-    def _is_git_s(self, path: str) -> bool:
-        """In a directory that git takes for a repository by its parts."""
+    def _is_in_git_directory(self, path: str) -> bool:
+        """Whether it is in a directory that git recognises as a repository by its parts."""
         assert self._plan.files is not None
         if not self._plan.files.protect or self._excepted.matching(path):
             return False
         return any(is_part(path[len(git) + 1 :]) for git in directories_above(path))
 
-    def _closed_later(self, asked: _Asked) -> str | None:
-        return None if asked.found else self._named(asked)
+    def _closed_later(self, question: _FileQuestion) -> str | None:
+        return None if question.found else self._named(question)
 
-    def _said_protected(self, place: str) -> str:
+    def _protected_reason(self, place: str) -> str:
         why = protected_because(place)
         return "protected: read-only in what can be written" + (f", because {why}" if why else "")
 
-    def _unmounted(self, asked: _Asked) -> str | None:
-        """What keeps the act from a file that the rules alone would leave open."""
-        unseen = next((link for link in asked.links if not self._is_shown(link)), None)
+    def _unmounted(self, question: _FileQuestion) -> str | None:
+        """The reason why mounts prevent an operation that the Landlock rules would allow."""
+        unseen = next((link for link in question.links if not self._is_shown(link)), None)
         if unseen:
             return f"{unseen} is outside every grant, and so is not there to lead anywhere"
-        bearer = asked.bearer
+        bearer = question.bearer
         if not self._mounted(bearer):
             return (
                 None
-                if self._leads_to_grants(bearer) and not asked.operation.writes
+                if self._leads_to_grants(bearer) and not question.operation.writes
                 else "outside every grant"
             )
         if (
-            asked.operation.writes
-            and not _is_special(asked.found)
+            question.operation.writes
+            and not _is_special(question.found)
             and not self._mounted(bearer, WRITES)
         ):
             return self._only(bearer)
-        if asked.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
+        if question.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
             return self._only(bearer)
-        if asked.operation is Operation.REMOVE and self._is_mount(asked.path):
-            return f"{asked.path} is granted by itself, and can not be moved or removed"
+        if question.operation is Operation.REMOVE and self._is_mount(question.path):
+            return f"{question.path} is granted by itself, and can not be moved or removed"
         return None
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
-        """Some grant at the path or above it brings it in, with one of these kinds of access."""
+        """Whether a grant at the path or above it mounts it, with one of these kinds of access."""
         places = (place for place in _upwards(path) if within(place, TMP) or not within(path, TMP))
         return any(
             grant.access in accesses for place in places for grant in self._granted.get(place, ())
         )
 
     def _is_mount(self, path: str) -> bool:
-        """A grant below another gets a mount of its own where it opens more
+        """A grant below another grant has its own mount if it opens more
         (core/src/sandbox/root/mod.rs).
         """
         above = os.path.dirname(path)
@@ -335,7 +339,7 @@ class Judge:
         )
 
     def _is_shown(self, link: str) -> bool:
-        """A link on the way to a grant is made as the host has it."""
+        """A link on the path to a grant is created as on the host."""
         return self._mounted(link) or any(
             link == one.path
             for grants in self._granted.values()
@@ -344,8 +348,8 @@ class Judge:
         )
 
     def _leads_to_grants(self, path: str) -> bool:
-        """A directory that is there only because something granted lies in it. Where each of the
-        grants can be listed, so can it.
+        """A directory that exists only because a granted path is below it. It can be listed if each
+        of these grants can.
         """
         return self._lists and path in self._leading and not self._mounted(path)
 
@@ -358,30 +362,34 @@ class Judge:
         )
         return f"granted only for {', '.join(kinds)}"
 
-    def _refused(self, asked: _Asked, near: list[PathGrant], given: set[str]) -> Judgement:
+    def _refused(
+        self, question: _FileQuestion, near: list[PathGrant], rights: set[str]
+    ) -> Judgement:
         assert self._plan.files is not None
         kept_out = None
         if self._plan.tier is Tier.LANDLOCK:
-            reasons = (_kept_out(self._plan.files, grant, asked.bearer) for grant in near)
+            reasons = (_kept_out(self._plan.files, grant, question.bearer) for grant in near)
             kept_out = next(filter(None, reasons), None)
         if kept_out:
-            said = kept_out
-        elif given and near:
-            said = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
+            reason_text = kept_out
+        elif rights and near:
+            reason_text = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
         else:
-            said = "outside every grant"
-        return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=said)
+            reason_text = "outside every grant"
+        return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=reason_text)
 
 
 _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 
-def _open(asked: _Asked, reason: str) -> Judgement:
-    return Judgement(allowed=True, path=asked.path, grants=(), reason=reason)
+def _open(question: _FileQuestion, reason: str) -> Judgement:
+    return Judgement(allowed=True, path=question.path, grants=(), reason=reason)
 
 
 def identities_above(path: str) -> Iterator[Identity]:
-    """Of what has the path, and of each directory above it. What is not there has none."""
+    """The identities of the object at the path and of each directory above it. A missing object has
+    none.
+    """
     for place in _upwards(path):
         try:
             yield Identity.of(os.lstat(place))
@@ -390,23 +398,23 @@ def identities_above(path: str) -> Iterator[Identity]:
 
 
 def _upwards(path: str) -> list[str]:
-    """The path and every directory above it, the longest first."""
+    """The path and every directory above it, longest first."""
     return [*with_parents(path), "/"]
 
 
 def _rights(plan: Plan, grant: PathGrant) -> set[str]:
     if plan.landlock is not None:
         return set(plan.landlock.access[grant.access])
-    # By mounts alone: what can be written can be read, and what is not mounted noexec can be
-    # executed.
+    # From mounts alone: a writable object is readable, and an object on a mount without noexec is
+    # executable.
     if grant.access in WITHOUT_EXECUTE.values():
         return set(ACCESS[grant.access])
     return set(ACCESS["allow"] if grant.access in WRITES else ACCESS["read"] | ACCESS[grant.access])
 
 
 def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
-    """What a grant gives rules on: its place, or, around places that stay closed, what is beside
-    them on the way there (core/src/sandbox/landlock/mod.rs).
+    """The objects that get the rules of a grant: its path, or, around denied paths, their siblings
+    on each level (core/src/sandbox/landlock/mod.rs).
     """
     try:
         own = follow(grant.path).end
@@ -455,24 +463,24 @@ def _links_of(path: str) -> tuple[ResolvedPath, ...]:
 
 
 def existing(path: str, to_make: Container[str] = ()) -> str:
-    """The path, or the nearest directory above it that is there or will be."""
+    """The path, or the nearest directory above it that exists or will exist."""
     while path not in to_make and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
 def _is_made(path: str) -> bool:
-    """core/src/sandbox/root/mod.rs makes it anew."""
+    """core/src/sandbox/root/mod.rs creates it anew."""
     return path == TMP or within(path, "/dev") or within(path, "/proc")
 
 
 def _is_special(found: os.stat_result | None) -> bool:
-    """What a read-only mount does not keep from being written: devices, pipes."""
+    """Objects that a read-only mount does not protect from writes: devices and pipes."""
     return found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
 
 
 class _Patterns:
-    """Hundreds of patterns, of which few can match one path: most are told by their last name."""
+    """Hundreds of patterns, of which few can match one path. Most are found by their last name."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._by_name: dict[str, list[Glob]] = defaultdict(list)
@@ -481,11 +489,11 @@ class _Patterns:
             last = glob.parts[-1] if glob.parts else ""
             (self._wild if "*" in last or not last else self._by_name[last]).append(glob)
 
-        # Most of what is asked is a directory above, again and again.
+        # The same parent directories are asked for many times.
         self.matching = lru_cache(maxsize=4096)(self._matching)
 
     def _matching(self, path: str) -> str | None:
-        """The first pattern that the path matches as a whole."""
+        """The first pattern that matches the whole path."""
         name = path.rpartition("/")[2]
         wild = (
             glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name)
@@ -497,14 +505,14 @@ class _Patterns:
 
 
 def _is_git_directory(path: str) -> bool:
-    """A directory of that name is only pinned; what is protected in it has names of its own."""
+    """A directory of that name is only pinned. Protected names inside have their own patterns."""
     return (
         path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
     )
 
 
 def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
-    """Why this grant does not reach the path, if a closed place keeps it away."""
+    """The reason why this grant does not cover the path, if a denied path excludes it."""
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
     tree = os.path.realpath(grant.path)
     for name in sorted(closed):

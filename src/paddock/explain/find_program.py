@@ -1,4 +1,4 @@
-"""Where the program of a name is, behind the fence, and whether the files let it start."""
+"""Finds the program of a command inside the sandbox, and checks whether the files let it start."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
 from paddock.explain.file_answer import answer
 from paddock.explain.file_rules import Operation
 from paddock.plan import Plan
-from paddock.plan.model import EnvironmentRules
+from paddock.plan.plan import EnvironmentRules
 from paddock.policy.glob import component_matches
 from paddock.policy.model import Action
 
-_DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
+_DEFAULT_PATH = "/bin:/usr/bin"  # the search path of execvp(3) without PATH
 
 _SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedProgram:
-    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if
-    it starts; ``judged``: what the core says of it. None: there is no such file.
+    """``path``: the file for execve(2). ``failure``: its errno; None: it starts. ``judged``: the
+    answer of the core; None: there is no such file.
     """
 
     path: str
@@ -32,32 +32,30 @@ class LocatedProgram:
 
 
 def locate(
-    fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
+    plan: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
 ) -> LocatedProgram | None:
-    """The program of a command, as a shell that stands in ``directory`` behind the fence finds
-    it.
-    """
+    """The program of a command, as a shell in ``directory`` inside the sandbox finds it."""
     name = words[0]
     searched = "/" not in name
-    path = _search_path(fence.environment, environ)
+    path = _search_path(plan.environment, environ)
     found: LocatedProgram | None = None
     for candidate in (
         [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]
     ):
-        # Entering the fence enters the working directory: whatever keeps a run from it is raised
-        # here.
-        own = _failure(fence, os.path.join(directory, candidate), searched=searched)
+        # Entering the sandbox enters the working directory, so an error there is raised here.
+        own = _failure(plan, os.path.join(directory, candidate), searched=searched)
         if own == errno.ENOENT:
             continue
-        judged = judge_exec(fence, Exec(path=candidate, argv=tuple(words), cwd=directory))
-        others = (_failure(fence, os.path.join(directory, needed)) for needed in judged.needs)
+        judged = judge_exec(plan, Exec(path=candidate, argv=tuple(words), cwd=directory))
+        others = (_failure(plan, os.path.join(directory, needed)) for needed in judged.needs)
         failure = own or next(filter(None, others), None) or judged.failure
         if failure == errno.ENOEXEC and candidate != _SHELL:
-            # As execvp(3) and every shell: what is no program is a shell's script.
-            return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
+            # As execvp(3) and every shell do: a file that is not a program is run as a shell
+            # script.
+            return locate(plan, [_SHELL, candidate, *words[1:]], directory, environ)
         if failure is None and not _is_denied(judged):
             return LocatedProgram(path=candidate, failure=None, judged=judged)
-        # What may not be executed does not end a search, whoever refuses it.
+        # A file that may not be executed does not end the search, whatever refuses it.
         if failure != errno.ENOENT:
             found = found or LocatedProgram(path=candidate, failure=failure, judged=judged)
     return found
@@ -68,21 +66,20 @@ def _is_denied(judged: JudgedExec) -> bool:
 
 
 def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
-    """What execve(2) would answer to one file, as far as it can be known without executing; None:
-    it starts.
+    """The errno of execve(2) for one file, as far as it can be known without executing it; None: it
+    starts.
     """
     answered = answer(plan, path, Operation.EXEC)
-    if answered.tried.outcome == "missing":
+    if answered.attempt.outcome == "missing":
         return errno.ENOENT
     if not answered.allowed:
-        # A directory of PATH that can not be searched has nothing for us: that is "not found", not
-        # "denied".
+        # A directory of PATH that can not be searched counts as "not found", not as "denied".
         return errno.ENOENT if searched and not os.path.exists(path) else errno.EACCES
     return None
 
 
 def _search_path(rules: EnvironmentRules | None, environ: Mapping[str, str]) -> str:
-    """The PATH that the command itself will see."""
+    """The PATH that the command will see."""
     given = environ.get("PATH", _DEFAULT_PATH)
     if rules is None:
         return given

@@ -1,8 +1,9 @@
-"""What the core observed → what the fence refused of it, and what would have allowed it.
+"""Turns the calls that the core observed into denials of the sandbox, with the option that would
+allow each.
 
-The core sees calls on their way and never learns what became of them; the reasoning behind
-``paddock why`` says what the fence answers. An act that fails without the fence as well (no such
-file) is not refused by it. Paths come from the command: they are looked at, never opened.
+The core sees calls before they are done and does not learn their result. The reasoning of ``paddock
+why`` gives the decision of the sandbox. An operation that also fails without the sandbox (no such
+file) is not reported as denied. Paths come from the command: they are examined, never opened.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from paddock.policy.glob import written
 
 MAX_MESSAGE_BYTES = 64 * 1024
 
-# Names of descriptors and processes: for us they are others than for the caller.
+# Names of descriptors and processes mean other objects for this process than for the caller.
 _ITS_OWN = ("/proc/", "/dev/fd/", "/dev/std")
 _FLAG = {Operation.READ: "--read", Operation.EXEC: "--exec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """``create``: an open that may make the file."""
+class ObservedCall:
+    """``create``: an open that may create the file."""
 
     op: str
     create: bool
@@ -38,7 +39,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class ObservedDenial:
     """``allow``: the option that would have allowed it; None: there is none."""
 
     op: str
@@ -48,35 +49,35 @@ class Refused:
     allow: str | None
 
 
-def serve(line: socket.socket, judge: Judge, home: str) -> None:
-    """Until the core has no more to tell."""
+def serve(sock: socket.socket, judge: Judge, home: str) -> None:
+    """Serves until the core closes the socket."""
     judged = 0
-    while datagram := line.recv(MAX_MESSAGE_BYTES):
+    while datagram := sock.recv(MAX_MESSAGE_BYTES):
         judged += 1
         refused = refusal(judge, read(datagram), home)
         if refused is not None:
-            line.send(canonical({"refused": asdict(refused)}).encode("ascii"))
-    line.send(canonical({"judged": judged}).encode("ascii"))
+            sock.send(canonical({"refused": asdict(refused)}).encode("ascii"))
+    sock.send(canonical({"judged": judged}).encode("ascii"))
 
 
-def read(datagram: bytes) -> Observed:
+def read(datagram: bytes) -> ObservedCall:
     try:
-        (told,) = json.loads(datagram).values()
-        # mkdir(2) takes "new/"; what is meant is the name before.
-        return Observed(**{**told, "path": told["path"].rstrip("/") or "/"})
+        (fields,) = json.loads(datagram).values()
+        # mkdir(2) accepts "new/"; the name without the slash is meant.
+        return ObservedCall(**{**fields, "path": fields["path"].rstrip("/") or "/"})
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CoreError(
             f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
         ) from error
 
 
-def refusal(judge: Judge, observed: Observed, home: str) -> Refused | None:
+def refusal(judge: Judge, observed: ObservedCall, home: str) -> ObservedDenial | None:
     if observed.path.startswith(_ITS_OWN):
         return None
     for operation in _operations(observed):
         judgement = judge(observed.path, operation)
         if not judgement.allowed and not judgement.later:
-            return Refused(
+            return ObservedDenial(
                 op=operation.value,
                 path=observed.path,
                 program=observed.program,
@@ -86,8 +87,8 @@ def refusal(judge: Judge, observed: Observed, home: str) -> Refused | None:
     return None
 
 
-def _operations(observed: Observed) -> Iterator[Operation]:
-    """What the act takes; nothing, if it fails without the fence too."""
+def _operations(observed: ObservedCall) -> Iterator[Operation]:
+    """The operations that the call needs; none if it also fails without the sandbox."""
     there = os.path.lexists(observed.path)
     match observed.op:
         case "read" | "write" | "update" if observed.create and not os.path.exists(observed.path):
@@ -107,7 +108,7 @@ def _operations(observed: Observed) -> Iterator[Operation]:
 
 
 def _allowing(judgement: Judgement, operation: Operation, home: str) -> str | None:
-    """Nothing that would open all of the home, or more: nobody should be led to that."""
+    """Never suggests an option that opens the whole home or more."""
     if judgement.closed:
         return None
     path = judgement.path
@@ -117,4 +118,7 @@ def _allowing(judgement: Judgement, operation: Operation, home: str) -> str | No
     pattern = None if is_directory and within(home, path) else written(path)
     if pattern is None:
         return None
-    return f"{_FLAG.get(operation, '--allow')} {shlex.quote(f'{pattern}/**' if is_directory else pattern)}"
+    return (
+        f"{_FLAG.get(operation, '--allow')} "
+        f"{shlex.quote(f'{pattern}/**' if is_directory else pattern)}"
+    )

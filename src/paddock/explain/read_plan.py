@@ -1,5 +1,5 @@
-"""A plan back from its JSON, for whoever judges by a plan that is being carried out. It was written
-by ourselves, and the core has validated it.
+"""Reads a plan from its JSON, for code that judges by the plan of a running command. Paddock wrote
+the JSON, and the core has validated it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from paddock.errors import Bug
-from paddock.plan.model import Http, Plan, ungrouped, ungrouped_hosts
+from paddock.plan.plan import Http, Plan, ungrouped, ungrouped_hosts
 from paddock.text.path_walk import Tree
 
 
@@ -32,8 +32,8 @@ def plan_of(canonical: bytes) -> Plan:
 
 
 def http_of(canonical: bytes) -> tuple[Http, tuple[Tree, ...]]:
-    """What is to be served as HTTP, and where commands may have written. Somebody waits, so the
-    rest of the plan is not looked at.
+    """The HTTP part, and the paths that commands may have written. The rest of the plan is not
+    read, because the command waits.
     """
     try:
         values = json.loads(canonical)
@@ -58,10 +58,10 @@ def _built(kind: Any, value: Any) -> Any:
         return {key: _built(arguments[1], one) for key, one in value.items()}
     if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        # A trailing underscore only dodges a Python keyword.
+        # A trailing underscore only avoids a Python keyword.
         named = {field.name: value[field.name.rstrip("_")] for field in fields(kind)}
         return kind(**{name: _built(hints[name], one) for name, one in named.items()})
-    if isinstance(kind, type) and issubclass(kind, tuple):  # a named one
+    if isinstance(kind, type) and issubclass(kind, tuple):  # a named tuple
         return kind(*value)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)

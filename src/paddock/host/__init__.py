@@ -1,8 +1,8 @@
-"""probes → Host; a policy's places → Terrain."""
+"""Probes become a Host; the paths of a policy become a Terrain."""
 
+from paddock.host.facts import Host, Probe, Usable
 from paddock.host.measure import finish_scans, measure, try_everything
-from paddock.host.model import Host, Probe, Usable
-from paddock.host.surroundings import Terrain, survey
+from paddock.host.surroundings import Terrain, scan_surroundings
 
 __all__ = [
     "Host",
@@ -11,6 +11,6 @@ __all__ = [
     "Usable",
     "finish_scans",
     "measure",
-    "survey",
+    "scan_surroundings",
     "try_everything",
 ]

@@ -1,6 +1,4 @@
-"""Accounts: users and their numbers as this machine knows them. A container's own passwd file has
-no say in it.
-"""
+"""Users and their ids as this machine knows them. The passwd file of a container is not read."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from paddock.errors import PolicyError
 
 _SUB_UIDS = Path("/etc/subuid")
 _SUB_GIDS = Path("/etc/subgid")
-_PROGRAMS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin")  # not PATH: they are set-user-id
+# not from PATH, because they are set-user-id
+_PROGRAMS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdSpan:
-    """Numbers that an account may give to others."""
+    """Ids that an account may map."""
 
     first: int
     count: int
@@ -34,17 +33,17 @@ class IdSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    service: Account  # whom the container's command runs as
+    service: Account  # the account of the container's command
     caller_gid: int
-    caller_groups: tuple[int, ...]  # beside that one
-    sub_uids: tuple[IdSpan, ...]  # the caller's
+    caller_groups: tuple[int, ...]  # besides that one
+    sub_uids: tuple[IdSpan, ...]  # of the caller
     sub_gids: tuple[IdSpan, ...]
     mapper_uid: str | None  # newuidmap
     mapper_gid: str | None
 
 
 def look_up(username: str, *, where: str, uid: int, user: str) -> Accounts:
-    """``uid`` and ``user``: who asks."""
+    """``uid`` and ``user``: the caller."""
     import pwd
 
     try:
@@ -68,7 +67,7 @@ def look_up(username: str, *, where: str, uid: int, user: str) -> Accounts:
 
 
 def spans_of(text: str, uid: int, user: str) -> Iterator[IdSpan]:
-    """subuid(5): ``name-or-number:first:count`` a line. Lines that are none give nothing."""
+    """subuid(5): ``name-or-number:first:count`` on each line. Other lines are ignored."""
     for line in text.splitlines():
         fields = line.strip().split(":")
         if (
@@ -84,7 +83,7 @@ def spans_of(text: str, uid: int, user: str) -> Iterator[IdSpan]:
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace")
-    except OSError:  # nobody has subordinate numbers here
+    except OSError:  # no account has subordinate ids
         return ""
 
 

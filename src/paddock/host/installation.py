@@ -1,11 +1,11 @@
-"""Own paths: what Paddock is started from, outside the fence, the next time, and what holds its
-limits. No grant may make any of it writable.
+"""Own paths: the files from which Paddock starts outside the sandbox the next time, and the control
+groups that hold its limits. No grant may make them writable.
 
-Configuration and state; the package, the programs, the interpreter with its libraries, every place
-it imports from; the name a person types. A link is listed as well as what it leads to: whoever can
-turn it starts something else. What this user can not change is left out: file modes keep it, and a
-shorter list starts faster. Control groups always count: a group that is made for a run belongs to
-the user.
+They are: configuration and state; the package, the programs, the interpreter with its libraries,
+every import path; the name that a person types. A link is listed together with its target, because
+changing the link starts another program. Paths that this user can not change are left out: file
+modes protect them, and a shorter list starts faster. Control groups are always listed, because a
+group that is made for a run belongs to the user.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections.abc import Iterable, Iterator
 from paddock.core import process as core
 from paddock.text.path_walk import ResolvedPath, Tree, follow
 
-FRONT_DOOR = "paddock"
-_PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
+LAUNCHER = "paddock"
+_PROGRAMS = (LAUNCHER, "paddock-core", "paddock-python")
 
 
 def own_paths(home: str, search_path: str) -> tuple[str, ...]:
-    """``search_path``: the PATH on which the person finds Paddock."""
+    """``search_path``: the PATH on which the user finds Paddock."""
     paths = {
         f"{home}/.config/paddock",
         f"{home}/.local/state/paddock",
@@ -51,11 +51,11 @@ def _cgroup_trees() -> Iterator[str]:
 
 
 def entries_of(search_path: str) -> Iterator[str]:
-    """The names under which a person may find Paddock, there or not, where this user could put
-    something.
+    """The paths under which a user may find Paddock, existing or not, if this user could create
+    them.
     """
     for directory in dict.fromkeys(search_path.split(":")):
-        entry = f"{directory.rstrip('/')}/{FRONT_DOOR}"
+        entry = f"{directory.rstrip('/')}/{LAUNCHER}"
         if directory.startswith("/") and (os.access(directory, os.W_OK) or os.path.lexists(entry)):
             yield entry
 
@@ -69,18 +69,18 @@ def _installed() -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in _PROGRAMS)
     yield sys.executable
     if sys.prefix != sys.base_prefix:
-        # a virtual environment, as a whole: its configuration says where the rest is
+        # a virtual environment as a whole: its configuration names the other parts
         yield sys.prefix
     for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
         yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64"))
-    # Without -P the first one is where the script lies, or the current directory: not part of the
-    # installation.
+    # Without -P the first entry is the directory of the script or the current directory, which is
+    # not part of the installation.
     yield from (path for path in sys.path[not sys.flags.safe_path :] if path.startswith("/"))
 
 
 def _could_change(place: ResolvedPath) -> bool:
-    """Is it this user's, or writable for him, or something above it? The owner counts: he can
-    change the mode.
+    """Whether this user owns or can write it, or a directory above it. The owner counts, because
+    the owner can change the mode.
     """
     if place.object is None:
         return False
@@ -95,7 +95,7 @@ def _could_change(place: ResolvedPath) -> bool:
 def _is_ours(path: str) -> bool:
     try:
         return os.lstat(path).st_uid == os.getuid()
-    except OSError:  # it was there a moment ago
+    except OSError:  # it existed a moment ago
         return True
 
 

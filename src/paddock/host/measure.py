@@ -1,4 +1,4 @@
-"""Measuring: the core tries, Python gives the answers their names."""
+"""Measures the host: the core tries the mechanisms, and Python names the results."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 from paddock.core import process as core
 from paddock.errors import CoreError
+from paddock.host.facts import Host, Probe, Usable
 from paddock.host.installation import own_paths
-from paddock.host.model import Host, Probe, Usable
 from paddock.text.path_walk import Tree
 
 
@@ -17,7 +17,7 @@ def measure(
     user: str,
     home: str,
     cwd: str,
-    reached: tuple[Tree, ...],
+    previously_writable: tuple[Tree, ...],
     journals: tuple[str, ...],
     search_path: str,
 ) -> Host:
@@ -38,7 +38,7 @@ def measure(
             user=user,
             home=home,
             cwd=cwd,
-            reached=reached,
+            previously_writable=previously_writable,
             journals=journals,
             own_paths=own_paths(home, search_path),
         )
@@ -51,7 +51,7 @@ def _usable(tried: dict[str, Any]) -> Usable:
 
 
 def finish_scans(state_dir: str) -> list[str]:
-    """Finish the last scans of runs that were killed. A line for each name that was taken away, and
+    """Finishes the last scans of runs that were killed. Returns a line for each removed name and
     for each run.
     """
     answer = core.ask("finish", f"{state_dir}/sessions")
@@ -62,8 +62,8 @@ def finish_scans(state_dir: str) -> list[str]:
 
 
 def try_everything() -> tuple[Probe, ...]:
-    """Every mechanism in a child of the core, each with its control. Takes a moment; for ``paddock
-    doctor``.
+    """Tries every mechanism in a child of the core, each with its control. It is slow; for
+    ``paddock doctor``.
     """
     try:
         return tuple(

@@ -1,11 +1,11 @@
-"""Which hosts packages come from on this machine: @pypi, @npm, @crates, @go, @debian.
+"""Finds the package registries of this machine: @pypi, @npm, @crates, @go, @debian.
 
-No registry is named here. A client's settings say it, in its own files and variables; where they do
-not, what the client itself was installed with; and the lock files of the workspace. So a mirror
-just works.
+No registry is named here. The sources are the settings of a client, in its own files and variables;
+then the defaults that the client was installed with; and the lock files of the workspace. So a
+mirror works without configuration.
 
-A command can write some of these files, and would so choose what its next run may reach. What such
-a file names (Registry.doubted) counts only host by host, after `paddock trust FILE`.
+A command can write some of these files, and could so choose the hosts of its next run. A host from
+such a file (Registry.doubted) counts only after `paddock trust FILE`, host by host.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
 from paddock.policy.trust.origin import Origin
@@ -51,8 +51,8 @@ _PIP_OWN = _lines(r"^PyPI\s*=\s*PackageIndex\(([^)]*)\)")
 _PIP_FILES = _lines(r"^PyPI\s*=\s*PackageIndex\([^)]*file_storage_domain\s*=\s*[\"']([^\"']+)")
 _NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"']+)")
 
-# What of a file is looked at, by how its path ends. These are the ones that `paddock trust` takes,
-# too.
+# The part of a file that is searched, by the end of its path. `paddock trust` accepts the same
+# files.
 _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pip.conf", _INDEX),
     (".pip/pip.conf", _INDEX),
@@ -76,34 +76,36 @@ _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     hosts: tuple[Sourced[Destination], ...]
-    doubted: tuple[
+    untrusted: tuple[
         Sourced[Destination], ...
-    ] = ()  # a command could have written the file, and nobody agreed to it
-    remedy: str = ""  # where there are none
+    ] = ()  # a command could have written the file, and the user has not trusted it
+    remedy: str = ""  # shown if there are no hosts
 
 
 def discover(
     groups: Iterable[str],
     origin: Origin,
-    reach: WritableHistory,
-    looked: Looked,
+    writable_history: WritableHistory,
+    snapshot: FileSnapshot,
     *,
     etc: str = "/etc",
 ) -> dict[str, Registry]:
-    """``reach``: where commands can write, or ever could."""
+    """``writable_history``: the paths that commands can write or ever could."""
     found: dict[str, Registry] = {}
     for group in sorted(set(groups)):
         read, remedy = _CLIENTS[group]
-        reader = _RegistryReader(origin=origin, reach=reach, looked=looked, etc=etc)
+        reader = _RegistryReader(
+            origin=origin, writable_history=writable_history, snapshot=snapshot, etc=etc
+        )
         read(reader)
         found[group] = Registry(
-            hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy
+            hosts=tuple(reader.hosts), untrusted=tuple(reader.untrusted), remedy=remedy
         )
     return found
 
 
-def looked_at() -> Looked:
-    return Looked(
+def registry_snapshot() -> FileSnapshot:
+    return FileSnapshot(
         "a package manager",
         size_limit=_MAX_LOCK_FILE_BYTES,
         hint="make it readable, or name the hosts one by one",
@@ -111,25 +113,25 @@ def looked_at() -> Looked:
 
 
 def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
-    """All hosts that a client's file names; None: it is no such file."""
+    """All hosts in a client's file; None: it is not such a file."""
     pattern = _format(path)
-    text = looked_at().text(path) if pattern else None
+    text = registry_snapshot().text(path) if pattern else None
     return None if pattern is None or text is None else tuple(_each(text, pattern, path))
 
 
 def agreement(host: Destination) -> str:
-    """What is kept of a person's word for one host in one file (policy/trust/file_trust.py)."""
+    """The stored text by which a user trusts one host in one file (policy/trust/file_trust.py)."""
     return hashlib.sha256(str(host).encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)
 class _RegistryReader:
     origin: Origin
-    reach: WritableHistory
-    looked: Looked
+    writable_history: WritableHistory
+    snapshot: FileSnapshot
     etc: str
     hosts: list[Sourced[Destination]] = field(default_factory=list)
-    doubted: list[Sourced[Destination]] = field(default_factory=list)
+    untrusted: list[Sourced[Destination]] = field(default_factory=list)
 
     def at(self, *parts: str) -> str:
         return os.path.join(self.origin.cwd, *parts)
@@ -147,13 +149,13 @@ class _RegistryReader:
         return bool(named)
 
     def files(self, *paths: str, pattern: re.Pattern[str] | None = None) -> bool:
-        """True: one of them names a host that counts."""
+        """True: one of them names a trusted host."""
         return sum(self._file(path, pattern or _format(path)) for path in paths) > 0
 
     def first(self, paths: Iterable[str], pattern: re.Pattern[str]) -> bool:
-        """The first that says something, be it that there is none, as if no other were there."""
+        """Uses the first file with a setting, even an empty one, and ignores the others."""
         for path in paths:
-            text = self.looked.text(path)
+            text = self.snapshot.text(path)
             if text is not None and pattern.search(text):
                 named = list(_each(text, pattern, path))
                 if self.take(named, path) or not named:
@@ -161,7 +163,7 @@ class _RegistryReader:
         return False
 
     def _file(self, path: str, pattern: re.Pattern[str] | None) -> bool:
-        text = self.looked.text(path)
+        text = self.snapshot.text(path)
         return (
             text is not None and pattern is not None and self.take(_each(text, pattern, path), path)
         )
@@ -170,22 +172,22 @@ class _RegistryReader:
         named = list(named)
         if not named:
             return False
-        way = follow(path)
-        writable = self.reach.holds(way) or in_private_temp(way, self.origin.uid)
+        walk = follow(path)
+        writable = self.writable_history.holds(walk) or in_private_temp(walk, self.origin.uid)
         agreed = [
             one
             for one in named
-            if not writable or self.origin.trusted.agrees_to(agreement(one.value), way.written)
+            if not writable or self.origin.trusted.agrees_to(agreement(one.value), walk.written)
         ]
-        known = {one.value for one in self.doubted}
-        self.doubted += {
+        known = {one.value for one in self.untrusted}
+        self.untrusted += {
             one.value: one for one in named if one not in agreed and one.value not in known
         }.values()
         self.hosts += agreed
         return bool(agreed)
 
     def program(self, name: str) -> str | None:
-        """Where a command of the person's really lies."""
+        """The resolved path of a command of the user."""
         for entry in self.origin.environ.get("PATH", "").split(":"):
             if entry.startswith("/") and os.access(path := os.path.join(entry, name), os.X_OK):
                 return os.path.realpath(path)
@@ -214,7 +216,7 @@ def _pypi(read: _RegistryReader) -> None:
 
 
 def _pips(read: _RegistryReader) -> Iterator[str]:
-    """The module of each pip that knows where pip itself looks."""
+    """The module of each pip that contains the default index."""
     programs = (read.program(name) for name in ("pip3", "pip", "python3"))
     prefixes = [os.path.dirname(os.path.dirname(path)) for path in programs if path]
     for prefix in dict.fromkeys((*prefixes, sys.prefix, sys.base_prefix, "/usr", "/usr/local")):
@@ -227,7 +229,7 @@ def _pips(read: _RegistryReader) -> Iterator[str]:
 
 
 def _wheel(read: _RegistryReader) -> None:
-    """The pip that every new environment gets: it lies packed beside Python."""
+    """The pip for new environments: a wheel beside Python."""
     import zipfile
 
     stdlib = sysconfig.get_path("stdlib")
@@ -240,7 +242,7 @@ def _wheel(read: _RegistryReader) -> None:
                 text = wheel.read("pip/_internal/models/index.py").decode()
         except (OSError, KeyError, ValueError, zipfile.BadZipFile):
             continue
-        read.looked.at(path)
+        read.snapshot.at(path)
         if read.take([*_each(text, _PIP_OWN, path), *_each(text, _PIP_FILES, path)], path):
             return
 
@@ -261,7 +263,7 @@ def _npm(read: _RegistryReader) -> None:
             f"{root}/lib/utils/config/definitions.js",  # before npm 9
             os.path.normpath(
                 f"{root}/../@npmcli/config/lib/definitions/definitions.js"
-            ),  # Debian's
+            ),  # in Debian
         )
         read.first(places, _NPM_OWN)
     locks = ("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml")
@@ -269,12 +271,12 @@ def _npm(read: _RegistryReader) -> None:
 
 
 def _crates(read: _RegistryReader) -> None:
-    """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where
-    the packages are.
+    """Cargo's own registry is compiled into it. The cached downloads show its address and that of
+    the packages.
     """
     cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
     read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
-    for index in read.looked.names(f"{cargo}/registry/index"):
+    for index in read.snapshot.names(f"{cargo}/registry/index"):
         host = os.path.basename(index).rpartition("-")[0]
         read.take(_hosts_in(f"https://{host}", Source(file=index)), index)
         read.files(f"{index}/config.json")
@@ -294,7 +296,7 @@ def _go(read: _RegistryReader) -> None:
 
 
 def _debian(read: _RegistryReader) -> None:
-    parts = read.looked.names(f"{read.etc}/apt/sources.list.d")
+    parts = read.snapshot.names(f"{read.etc}/apt/sources.list.d")
     lines = [path for path in parts if path.endswith(".list")]
     read.files(f"{read.etc}/apt/sources.list", *lines, pattern=_APT_LINE)
     read.files(*(path for path in parts if path.endswith(".sources")), pattern=_APT_STANZA)
@@ -314,7 +316,7 @@ def _format(path: str) -> re.Pattern[str] | None:
 
 
 def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[Destination]]:
-    """The hosts of what the pattern takes out of a text, with their lines."""
+    """The hosts in the matches of a pattern, with their lines."""
     bare = pattern in (_PIP_FILES, _GO_SUMS)
     line, behind = 1, 0
     for match in pattern.finditer(text):
@@ -325,12 +327,10 @@ def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[De
 
 
 def _hosts_in(text: str, source: Source, *, bare: bool = False) -> list[Sourced[Destination]]:
-    """What is no host, or never reachable, is none to allow: then the client fails, and says at
-    what.
-    """
+    """An invalid or unreachable host is left out. Then the client fails and names it."""
     found: list[Sourced[Destination]] = []
     for host in [text.strip()] if bare and text != "off" else _URL.findall(text):
-        if "*" in host or host.startswith("@"):  # a policy may write these
+        if "*" in host or host.startswith("@"):  # only a policy may write these
             continue
         try:
             found.append(allowed_host(host, source))

@@ -1,8 +1,8 @@
-"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks
-at nothing.
+"""Terrain: the objects that the grants of a policy lead to. Read once before compiling, because the
+compiler reads no files.
 
-Only the full tier needs it: names are held there, and a worktree can be given its part of the main
-repository.
+Only the full tier needs it: there single names are protected, and a worktree can get its part of
+the main repository.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import FileFacts, Looked
+from paddock.host.git.file_snapshot import FileFacts, FileSnapshot
 from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_around, repository_of
 from paddock.host.git.trusted_paths import trusted_by
 from paddock.host.git.worktree_links import Links
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import DISCOVERED
-from paddock.policy.load import reach_of
+from paddock.policy.load import writable_history_of
 from paddock.policy.model import Access, Grant, Policy, Workspace
 from paddock.policy.protected import protected
 from paddock.policy.trust.origin import Origin
@@ -35,7 +35,7 @@ _WRITES = (Access.WRITE, Access.ALLOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedPath:
-    """Something that is trusted or executed outside, by its whole path."""
+    """The whole path of a file that is trusted or executed outside."""
 
     path: str
     why: str
@@ -43,37 +43,36 @@ class TrustedPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terrain:
-    leads: Mapping[str, str] = field(
+    resolved_paths: Mapping[str, str] = field(
         default_factory=dict
-    )  # a grant's path → where it really lies, if elsewhere
-    openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
-    trusted: tuple[
-        TrustedPath, ...
-    ] = ()  # what is obeyed outside and lies where the command may write
-    remarks: tuple[str, ...] = ()  # what a person should know
-    files: Mapping[str, FileFacts] = field(default_factory=dict)  # what all this was read from
+    )  # path of a grant → resolved path, if different
+    openings: tuple[Opening, ...] = ()  # worktrees whose repository is elsewhere
+    trusted: tuple[TrustedPath, ...] = ()  # obeyed outside, and writable for the command
+    remarks: tuple[str, ...] = ()  # notes for the user
+    # the files that all this was read from
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
     directories: Mapping[str, FileFacts] = field(default_factory=dict)
     registries: Mapping[str, Registry] = field(
         default_factory=dict
-    )  # groups of hosts that are not in a table
+    )  # host groups that are not in a table
 
     @property
     def writable(self) -> tuple[str, ...]:
-        """What the command may write beside the policy's own grants."""
+        """The paths that the command may write besides the policy's own grants."""
         return tuple(path for opening in self.openings for path in opening.write)
 
     def real(self, path: str) -> str:
-        return self.leads.get(path, path)
+        return self.resolved_paths.get(path, path)
 
 
-def survey(policy: Policy, origin: Origin) -> Terrain:
-    looked = Looked()
+def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
+    snapshot = FileSnapshot()
     granted = [
         (Glob.parse(grant.pattern).prefix, grant)
         for grant in policy.filesystem.grants
         if _matters(grant)
     ]
-    leads = {path: real for path, _ in granted if (real := os.path.realpath(path)) != path}
+    resolved_paths = {path: real for path, _ in granted if (real := os.path.realpath(path)) != path}
     writable = [path for path, grant in granted if grant.access in _WRITES]
     own = list(
         dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons)
@@ -82,9 +81,9 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
     trusted: list[TrustedPath] = []
     remarks: list[str] = []
     links = Links.read(origin.state_dir, origin.uid)
-    trees = {*writable, *(leads[path] for path in writable if path in leads)}
+    trees = {*writable, *(resolved_paths[path] for path in writable if path in resolved_paths)}
     for top in own:
-        repository = repository_of(top, looked)
+        repository = repository_of(top, snapshot)
         if repository is not None and repository.elsewhere:
             trusted.append(
                 TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it")
@@ -94,12 +93,14 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             and repository.linked
             and not _inside(repository.common_dir, trees)
         ):
-            found = opening_of(repository, looked, uid=origin.uid)
+            found = opening_of(repository, snapshot, uid=origin.uid)
             if isinstance(found, Opening) and not _believable(found, origin, links):
-                found = "an earlier run could have written both this file and the list of worktrees there"
+                found = (
+                    "an earlier run could have written both this file and the list of worktrees "
+                    "there"
+                )
             if isinstance(found, Opening) and _is_copied(policy):
-                # Its repository is not a part of the copy: what is written there would be written
-                # on the host.
+                # The repository is not part of the copy: a write there would change the host.
                 remarks.append(
                     f"{found.read} can only be read in a copy of a worktree: commits have to wait"
                 )
@@ -110,23 +111,23 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
                 remarks.append(
                     f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}"
                 )
-        around = repository or repository_around(os.path.dirname(top), looked)
+        around = repository or repository_around(os.path.dirname(top), snapshot)
         for trust in trusted_by(
             around,
             around.top if around else top,
             origin.home,
-            looked,
+            snapshot,
             environ=origin.environ,
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
-                    f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
+                    f"{trust.source} names {trust.path}, which holds the workspace: it can not be kept read-only"
                 )
             else:
-                trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.said})"))
+                trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.source})"))
     for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
-        _note_way(path, looked)
-        ends = {path, *_led(path)}
+        _record_walk(path, snapshot)
+        ends = {path, *_links_and_end(path)}
         if any(_inside(top, ends) for top in own):
             remarks.append(
                 f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only"
@@ -136,26 +137,26 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
     trusted += _search_path(origin, trees)
     registries, clients = _registries(policy, origin)
     return Terrain(
-        leads=leads,
+        resolved_paths=resolved_paths,
         openings=tuple(openings),
         trusted=tuple(_with_real_names(trusted, trees, own)),
         remarks=tuple(dict.fromkeys(remarks)),
-        files={**looked.files, **clients.files},
-        directories={**looked.directories, **clients.directories},
+        files={**snapshot.files, **clients.files},
+        directories={**snapshot.directories, **clients.directories},
         registries=registries,
     )
 
 
-def _registries(policy: Policy, origin: Origin) -> tuple[Mapping[str, Registry], Looked]:
+def _registries(policy: Policy, origin: Origin) -> tuple[Mapping[str, Registry], FileSnapshot]:
     network = policy.network
     hosts = (*(network.allowed_hosts or ()), *network.denied_hosts) if network else ()
     wanted = {host.value.host.removeprefix("@") for host in hosts} & set(DISCOVERED)
     if not wanted:
-        return {}, Looked()
-    from paddock.host.registries import discover, looked_at  # most policies do without
+        return {}, FileSnapshot()
+    from paddock.host.registries import discover, registry_snapshot  # most policies do not need it
 
-    looked = looked_at()
-    return discover(wanted, origin, reach_of(policy, origin), looked), looked
+    snapshot = registry_snapshot()
+    return discover(wanted, origin, writable_history_of(policy, origin), snapshot), snapshot
 
 
 def _is_copied(policy: Policy) -> bool:
@@ -164,21 +165,21 @@ def _is_copied(policy: Policy) -> bool:
 
 
 def _matters(grant: Grant) -> bool:
-    """Something may be changed or hidden there; <tmp> is the run's own."""
+    """Whether names there can be changed or hidden; <tmp> belongs to the run."""
     return grant.pattern.startswith("/") and (grant.persons or grant.access in _WRITES)
 
 
 def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
     if links.know(opening.top, opening.git_dir):
         return True
-    return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(
-        follow(opening.git_dir)
-    )
+    return not origin.writable_history.holds(
+        follow(opening.top)
+    ) or not origin.writable_history.holds(follow(opening.git_dir))
 
 
 def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
-    """Directories of PATH in a writable home. Not those of the project: its environment is written
-    by every install.
+    """Directories of PATH in a writable home. Not those of the project, because every install
+    writes its environment.
     """
     if not _inside(origin.home, trees):
         return
@@ -193,24 +194,24 @@ def _with_real_names(
     seen: set[str] = set()
     tops = {one for path in own for one in (path, os.path.realpath(path))}
     for place in places:
-        # A place that a link leads to and that was granted itself can be written.
-        for path in (place.path, *(one for one in _led(place.path) if one not in tops)):
+        # A path behind a link that has its own grant can be written.
+        for path in (place.path, *(one for one in _links_and_end(place.path) if one not in tops)):
             if path not in seen and _inside(path, trees):
                 seen.add(path)
                 yield TrustedPath(path=path, why=place.why)
 
 
-def _note_way(path: str, looked: Looked) -> None:
-    """A plan holds only while the path leads to the same place."""
-    with contextlib.suppress(PolicyError):  # a directory that is shut: see `_led`
-        looked.at(path)
+def _record_walk(path: str, snapshot: FileSnapshot) -> None:
+    """Records the path, because a plan is valid only while the path leads to the same object."""
+    with contextlib.suppress(PolicyError):  # an inaccessible directory: see `_links_and_end`
+        snapshot.at(path)
         for link in follow(path).links:
-            looked.at(link.path)
+            snapshot.at(link.path)
 
 
-def _led(path: str) -> tuple[str, ...]:
-    """Each link on the way, and the end. What lies behind a directory that is shut is reached by
-    nobody outside either; the core closes such a directory in a workspace.
+def _links_and_end(path: str) -> tuple[str, ...]:
+    """Each link on the path, and its end. No process outside can reach an object behind an
+    inaccessible directory; the core denies such a directory in a workspace.
     """
     try:
         return tuple(place.path for place in follow(path).places)

@@ -1,19 +1,21 @@
-"""What speaks HTTP for the sandbox: routes, credentials, inspection. The core relays everything
-else by itself.
+"""The HTTP helper: routes, credentials, inspection. The core relays every other connection itself.
 
 ```
-relay ══ channel.py: connections of clients, and those that are dialled ══► server.py ─► exchange.py ─► upstream.py
-                                                                                              │
-supervisor ◄════════════════════ each decision: an event of layer "request" ◄═════════════════┘
+relay ══ channel.py: client connections, dialled connections ══► server.py
+                                                                     │
+                                     upstream.py ◄── exchange.py ◄───┤
+                                                                     │
+supervisor ◄════════ each decision: an event of layer "request" ◄════┘
 ```
 
-- ``route_table.py`` knows where a connection leads and which requests may go there.
+- ``route_table.py`` has the destination of a connection and the requests that are allowed there.
   ``endpoints.py`` compares paths.
-- ``credentials.py`` reads the secrets and takes them out of answers.
-- ``message.py`` is the grammar of HTTP/1.1, and ``headers.py`` what happens to a message on its
-  way. Neither has sockets. ``http1.py`` and ``http2.py`` the client's side of each version;
-  ``connection.py`` a socket without HTTP.
-- ``inspection.py`` makes the certificates with which the TLS of an inspected host ends here.
+- ``credentials.py`` reads the secrets. ``secret_scrubber.py`` removes them from answers.
+- ``message.py`` is the grammar of HTTP/1.1. ``headers.py`` changes messages in transit. Neither has
+  sockets.
+- ``http1.py`` and ``http2.py`` are the client side of each version. ``connection.py`` is a socket
+  without HTTP.
+- ``inspection.py`` makes the certificates that terminate the TLS of an inspected host.
 
-It is imported only where a session has routes or inspected hosts.
+It is imported only if a session has routes or inspected hosts.
 """

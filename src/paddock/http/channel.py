@@ -1,10 +1,10 @@
-"""The line to the relay: connections that it hands over, and those that it dials for us. Nothing
-listens here.
+"""The socket to the relay: connections that it hands over, and connections that it dials for us.
+This process does not listen.
 
-``{"host":…,"kind":"route"|"inspect","port":…}`` and a descriptor is a connection; behind a NUL may
-stand what was read from it already. ``{"dial":…,"id":…,"port":…}`` asks for one; the answer has its
-id, and a descriptor or a reason. The relay alone decides whom we may call, and resolves names. What
-is not understood ends the server: whoever has a connection then loses it, and nothing is passed on
+``{"host":…,"kind":"route"|"inspect","port":…}`` with a descriptor is a connection; bytes that were
+already read may follow after a NUL. ``{"dial":…,"id":…,"port":…}`` requests one; the answer has its
+id, and a descriptor or a reason. Only the relay decides which hosts may be dialled, and it resolves
+names. An invalid message ends the server: open connections are lost, and nothing is passed on
 unjudged.
 """
 
@@ -23,19 +23,19 @@ from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.http.route_table import ConnectionKind
 
-_MESSAGE_MAX = 128 * 1024
-_DIALLED_S = 60  # the relay answers long before
+_MAX_MESSAGE_BYTES = 128 * 1024
+_DIAL_TIMEOUT_S = 60  # the relay answers much earlier
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedConnection:
     kind: ConnectionKind
     host: str
     port: int
-    said: bytes = b""  # what the client said before
+    received: bytes = b""  # bytes that the client sent before
 
     @classmethod
-    def read(cls, values: dict[str, Any], said: bytes) -> Handed:
+    def read(cls, values: dict[str, Any], received: bytes) -> HandedConnection:
         try:
             kind, host, port = (
                 ConnectionKind(values.pop("kind")),
@@ -46,11 +46,11 @@ class Handed:
             raise CoreError("the relay said something that is no connection") from None
         if values or not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
             raise CoreError("the relay said something that is no connection")
-        return cls(kind, host, port, said)
+        return cls(kind, host, port, received)
 
 
 class NotDialled(Exception):  # noqa: N818 (it is an answer, not a failure)
-    """``denied``: by a rule; else nobody answers. ``str()`` says why."""
+    """``denied``: by a rule; otherwise the host does not answer. ``str()`` is the reason."""
 
     def __init__(self, reason: str, *, denied: bool) -> None:
         super().__init__(reason)
@@ -58,34 +58,36 @@ class NotDialled(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 
 class Channel:
-    def __init__(self, line: socket.socket, take: Callable[[Handed, socket.socket], None]) -> None:
-        line.setblocking(False)
-        self._line = line
+    def __init__(
+        self, sock: socket.socket, take: Callable[[HandedConnection, socket.socket], None]
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
         self._take = take
         self._ids = itertools.count(1)
         self._dialling: dict[int, asyncio.Future[tuple[socket.socket, str]]] = {}
-        self._speaking = asyncio.Lock()  # a descriptor has one writer
+        self._send_lock = asyncio.Lock()  # a descriptor has one writer
         self.ended = (
             asyncio.get_running_loop().create_future()
-        )  # nothing comes any more; an exception: and why
-        asyncio.get_running_loop().add_reader(line, self._readable)
+        )  # the socket is closed; an exception is the reason
+        asyncio.get_running_loop().add_reader(sock, self._readable)
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._line)
+        asyncio.get_running_loop().remove_reader(self._sock)
         for waiting in self._dialling.values():
             if not waiting.done():
                 waiting.set_exception(NotDialled("the relay is gone", denied=False))
 
     async def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
-        """A connection, and the address that it leads to."""
+        """A connection, and its remote address."""
         number = next(self._ids)
         answer: asyncio.Future[tuple[socket.socket, str]] = (
             asyncio.get_running_loop().create_future()
         )
         self._dialling[number] = answer
         try:
-            async with asyncio.timeout(_DIALLED_S):
-                await self._say(
+            async with asyncio.timeout(_DIAL_TIMEOUT_S):
+                await self._send(
                     canonical({"dial": host, "id": number, "port": port}).encode("ascii")
                 )
                 return await answer
@@ -100,10 +102,10 @@ class Channel:
         finally:
             del self._dialling[number]
 
-    async def _say(self, message: bytes) -> None:
-        """Whole, and when the relay has room for it."""
-        async with self._speaking:
-            await asyncio.get_running_loop().sock_sendall(self._line, message)
+    async def _send(self, message: bytes) -> None:
+        """Sends a whole message when the relay has room for it."""
+        async with self._send_lock:
+            await asyncio.get_running_loop().sock_sendall(self._sock, message)
 
     def _readable(self) -> None:
         try:
@@ -118,7 +120,7 @@ class Channel:
 
     def _receive(self) -> bool:
         message, descriptors, flags, _ = socket.recv_fds(
-            self._line, _MESSAGE_MAX, 1, socket.MSG_CMSG_CLOEXEC
+            self._sock, _MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )
         ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         try:
@@ -127,14 +129,14 @@ class Channel:
                 return False
             if flags & socket.MSG_TRUNC:
                 raise CoreError("the relay said too much")
-            self._heard(message, ends)
+            self._handle_message(message, ends)
         finally:
             for end in ends:
-                end.close()  # unless somebody took it
+                end.close()  # unless it was taken
         return True
 
-    def _heard(self, message: bytes, ends: list[socket.socket]) -> None:
-        text, _, said = message.partition(b"\0")
+    def _handle_message(self, message: bytes, ends: list[socket.socket]) -> None:
+        text, _, received = message.partition(b"\0")
         try:
             values = json.loads(text)
         except ValueError:
@@ -143,14 +145,14 @@ class Channel:
             raise CoreError("the relay said something that is no message")
         if "id" in values:
             self._answered(values, ends)
-        elif ends:  # none: there was no descriptor left for it, and it is lost
-            handed = Handed.read(values, said)
+        elif ends:  # otherwise no descriptor was left for it, and it is lost
+            handed = HandedConnection.read(values, received)
             self._take(handed, _taken(ends))
 
     def _answered(self, values: dict[str, Any], ends: list[socket.socket]) -> None:
         waiting = self._dialling.get(values["id"])
         if waiting is None or waiting.done():
-            return  # nobody waits for it any more
+            return  # the waiter is gone
         if "reason" in values:
             waiting.set_exception(
                 NotDialled(str(values["reason"]), denied=values.get("denied") is True)
@@ -162,7 +164,7 @@ class Channel:
 
     def _end(self, error: CoreError | None) -> None:
         with contextlib.suppress(ValueError):
-            asyncio.get_running_loop().remove_reader(self._line)
+            asyncio.get_running_loop().remove_reader(self._sock)
         if not self.ended.done():
             if error is None:
                 self.ended.set_result(None)
@@ -174,7 +176,7 @@ class Channel:
 
 
 def _let_go(answer: asyncio.Future[tuple[socket.socket, str]]) -> None:
-    """Nobody waits for it any more, and yet it may have come at that very moment."""
+    """The waiter is gone, but the connection may have arrived at the same moment."""
     if answer.done() and not answer.cancelled() and answer.exception() is None:
         answer.result()[0].close()
 

@@ -1,5 +1,5 @@
-"""One connection, with or without TLS, as bytes to read and to write; both ends push back when they
-can not follow.
+"""One connection, with or without TLS, as bytes to read and to write. Both directions apply
+back-pressure.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import contextlib
 from math import inf
 
 _MAX_BUFFERED_BYTES = 64 * 1024
-_LINGER_S = 10
+_LINGER_TIMEOUT_S = 10
 
 
 class Wire(asyncio.Protocol):
@@ -22,7 +22,8 @@ class Wire(asyncio.Protocol):
         self._size = 0
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # of who reads; it may come before it has to
+        # of the reader; it may fire before the deadline
+        self._timer: asyncio.TimerHandle | None = None
         self._late_at = 0.0
         self._writer: asyncio.Future[None] | None = None
         self._full = False
@@ -41,7 +42,7 @@ class Wire(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._ended = True
         self._wake()
-        # Who has said all may still listen. TLS has no such half.
+        # A client that has sent everything may still read. TLS has no half-close.
         return self.transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -68,17 +69,17 @@ class Wire(asyncio.Protocol):
 
     @property
     def ended(self) -> bool:
-        """Nothing more will come than what is there."""
+        """No more data will arrive than is buffered."""
         return self._ended
 
     @property
     def silent(self) -> bool:
-        """Nobody has said anything: an idle connection can be used again."""
+        """No data has arrived: an idle connection can be reused."""
         return not self._ended and not self._received
 
     async def read(self, within_s: float | None = None) -> bytes:
-        """What is there; waits until there is something. Nothing: the end. TimeoutError if it takes
-        longer.
+        """The buffered bytes; waits until there are some. Empty: the end. TimeoutError after
+        ``within_s``.
         """
         if not self._received and not self._ended:
             loop = asyncio.get_running_loop()
@@ -96,8 +97,8 @@ class Wire(asyncio.Protocol):
         return data
 
     def _expect(self, late_at: float | None) -> None:
-        """A timer for each reading, which nearly always is for nothing, would be a tenth of a
-        request. So one that was set before stays, and looks again when it comes.
+        """A new timer for each read would cost a tenth of a request and nearly never fire. So an
+        earlier timer stays and checks the deadline when it fires.
         """
         self._late_at = inf if late_at is None else late_at
         if self._timer is not None and self._timer.when() > self._late_at:
@@ -116,7 +117,7 @@ class Wire(asyncio.Protocol):
             self._expect(self._late_at)
 
     async def write(self, data: bytes, within_s: float | None = None) -> None:
-        """Waits while the other side does not take what was written before."""
+        """Waits while the other side does not take earlier data."""
         if self.gone.done():
             raise ConnectionResetError("the other side is gone")
         if data:
@@ -125,18 +126,19 @@ class Wire(asyncio.Protocol):
             if self._writer is None or self._writer.done():
                 self._writer = asyncio.get_running_loop().create_future()
             async with asyncio.timeout(within_s):
-                await asyncio.shield(self._writer)  # others may wait for the same
+                await asyncio.shield(self._writer)  # others may wait for the same future
 
     def end(self) -> None:
-        """Nothing more will be sent."""
+        """No more data will be sent."""
         if not self.gone.done() and self.transport.can_write_eof():
-            with contextlib.suppress(OSError):  # it is gone, and the loop has not heard of it
+            # the connection is gone, and the loop does not know it yet
+            with contextlib.suppress(OSError):
                 self.transport.write_eof()
 
     def close(self) -> None:
-        """What was written is still sent, unless the other side does not take it."""
+        """Buffered data is still sent, unless the other side does not take it."""
         if self.transport.get_write_buffer_size():
-            asyncio.get_running_loop().call_later(_LINGER_S, self.transport.abort)
+            asyncio.get_running_loop().call_later(_LINGER_TIMEOUT_S, self.transport.abort)
         self.transport.close()
 
     def abort(self) -> None:

@@ -1,9 +1,9 @@
-"""Secrets: where they are read, and what stands for them inside. Answers are searched for them
+"""Secrets: where they are read, and their placeholders inside. Answers are searched for them
 (secret_scrubber.py).
 
-The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table
-leads from it to the secret, so it is useless at every host; a route puts the secret in by itself,
-whatever the request carries there.
+The sandbox gets a placeholder from the core: a random text without meaning. No table maps it to the
+secret, so it is useless at every host. A route inserts the secret by itself, whatever the request
+contains there.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from urllib.parse import quote
 
 from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
-from paddock.http.secret_scrubber import SIZE_MIN, Scrubber, SecretSearch
+from paddock.http.secret_scrubber import MIN_SECRET_CHARS, Scrubber, SecretSearch
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.trust import host_commands
-from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
+from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 4096
-# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/supervisor/http_helper.rs
-# passes some of them in any case).
+# OpenSSL obeys these even if Python is told to ignore them
+# (core/src/network/supervisor/http_helper.rs always passes some of them).
 _TLS_VARIABLES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -40,8 +40,8 @@ _TLS_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is
-    None. Both are None where answers are searched alone.
+    """The secret that a route inserts into its requests, in a ``header`` or a ``parameter``; the
+    other one is None. Both are None if only answers are searched.
     """
 
     header: bytes | None
@@ -59,21 +59,20 @@ class Injection:
 def injections(
     routes: Iterable[Route],
     environ: Mapping[str, str],
-    reach: WritableHistory = NOTHING_REACHED,
+    writable_history: WritableHistory = EMPTY_HISTORY,
     plan_fd: int | None = None,
 ) -> dict[str, Injection]:
-    """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs:
-    a secret that is missing stops the session. ``reach``: where commands could have put a program
-    that is not the one that is meant. ``plan_fd``: the plan that lists the same places, for the
-    core.
+    """By the names of routes, and by :func:`searched_at`. All secrets are read before anything
+    runs: a missing secret stops the session. ``writable_history``: paths where commands could have
+    planted a program. ``plan_fd``: the plan with the same list, for the core.
     """
     routes = tuple(routes)
     found = {
-        route.name: injection(route, read(route.credential, environ, reach, plan_fd))
+        route.name: injection(route, read(route.credential, environ, writable_history, plan_fd))
         for route in routes
         if route.credential is not None
     }
-    # A host may show in one answer what it was sent by another route.
+    # A host may return in one answer what it got by another route.
     for host in {route.upstream.host for route in routes if route.name in found}:
         there = [route.name for route in routes if route.upstream.host == host]
         search = SecretSearch(*dict.fromkeys(found[name].secret for name in there if name in found))
@@ -84,8 +83,8 @@ def injections(
 
 
 def searched_at(host: str) -> str:
-    """The key of a host to which no route leads, and which gets a secret by one. No route has such
-    a name.
+    """The key of a host that has no route of its own but gets a secret by one. No route has such a
+    name.
     """
     return f"//{host}"
 
@@ -122,7 +121,7 @@ def injection(route: Route, secret: bytes) -> Injection:
 def read(
     credential: Credential,
     environ: Mapping[str, str],
-    reach: WritableHistory = NOTHING_REACHED,
+    writable_history: WritableHistory = EMPTY_HISTORY,
     plan_fd: int | None = None,
 ) -> bytes:
     match credential.kind:
@@ -135,34 +134,36 @@ def read(
                     hint=f"export {credential.place}=…, then start the run again",
                 )
         case CredentialKind.FILE:
-            text = _file(credential, environ, reach)
+            text = _file(credential, environ, writable_history)
         case CredentialKind.KEYRING:
-            text = _keyring(credential, environ, reach)
+            text = _keyring(credential, environ, writable_history)
         case CredentialKind.COMMAND:
-            text = _command(credential, environ, reach, plan_fd)
+            text = _command(credential, environ, writable_history, plan_fd)
     return _checked(text.rstrip(b"\r\n"), credential)
 
 
 def _checked(secret: bytes, credential: Credential) -> bytes:
-    if not SIZE_MIN <= len(secret) <= MAX_SECRET_BYTES:
+    if not MIN_SECRET_CHARS <= len(secret) <= MAX_SECRET_BYTES:
         raise _missing(
             credential,
-            f"a secret has {SIZE_MIN} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
+            f"a secret has {MIN_SECRET_CHARS} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
         )
     if any(not 0x20 <= byte < 0x7F for byte in secret) or secret != secret.strip():
         raise _missing(credential, "the secret holds something else than one line of plain letters")
     return secret
 
 
-def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
-    # The place is closed to the command by its name; by another name it would not be.
+def _file(
+    credential: Credential, environ: Mapping[str, str], writable_history: WritableHistory
+) -> bytes:
+    # The path is denied to the command by its name; another name would be open.
     real = os.path.realpath(credential.place)
     if real != credential.place:
         raise _missing(
             credential, f"{credential.place} is reached through a link", hint=f"write file:{real}"
         )
-    # The secret decides whose account a request is for.
-    if planted := host_commands.planted(real, environ, reach):
+    # The secret determines the account of a request.
+    if planted := host_commands.planted(real, environ, writable_history):
         raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         descriptor = os.open(
@@ -176,7 +177,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
             raise _missing(credential, f"{credential.place} is not a file")
         if facts.st_uid not in (os.getuid(), 0):
             raise _missing(credential, f"{credential.place} belongs to somebody else")
-        # What root has laid there for others to read (a container's secrets) is root's business.
+        # Files of root that others can read (secrets of a container) are accepted.
         open_to_others = 0o077 if facts.st_uid == os.getuid() != 0 else 0o022
         if facts.st_mode & open_to_others:
             raise _missing(
@@ -189,18 +190,20 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
         os.close(descriptor)
 
 
-def _keyring(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
+def _keyring(
+    credential: Credential, environ: Mapping[str, str], writable_history: WritableHistory
+) -> bytes:
     service, _, user = credential.place.partition("/")
     for variable, fallback in (
         ("XDG_CONFIG_HOME", "~/.config"),
         ("XDG_DATA_HOME", "~/.local/share"),
     ):
-        # It names the Python module that is asked.
+        # It names the Python module that is used.
         settings = os.path.join(
             environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg"
         )
         if os.path.lexists(settings) and (
-            planted := host_commands.planted(settings, environ, reach)
+            planted := host_commands.planted(settings, environ, writable_history)
         ):
             raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
@@ -209,7 +212,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
         raise _missing(credential, "there is no keyring", hint="pip install keyring") from None
     try:
         found: object = keyring.get_password(service, user)
-    except Exception as error:  # each of its backends has its own
+    except Exception as error:  # each of its backends has its own exceptions
         raise _missing(credential, f"the keyring does not answer: {type(error).__name__}") from None
     if not isinstance(found, str) or not found:
         raise _missing(
@@ -221,11 +224,14 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
 
 
 def _command(
-    credential: Credential, environ: Mapping[str, str], reach: WritableHistory, plan_fd: int | None
+    credential: Credential,
+    environ: Mapping[str, str],
+    writable_history: WritableHistory,
+    plan_fd: int | None,
 ) -> bytes:
     words = shlex.split(credential.place)
     try:
-        command = host_commands.command(words, environ, reach)
+        command = host_commands.command(words, environ, writable_history)
     except host_commands.Planted as planted:
         raise _planted(credential, f"{planted} lies where a command could have put it") from None
     except FileNotFoundError:
@@ -234,7 +240,7 @@ def _command(
         raise _missing(credential, f"{words[0]}: {error.strerror}") from None
     program = command.argv[0]
     argv, passed = list(command.argv), list[int]()
-    if reach.trees:
+    if writable_history.trees:
         # The words do not name every file that the command uses. The core refuses the files
         # themselves.
         assert plan_fd is not None
@@ -242,12 +248,13 @@ def _command(
             [core.program(), "unreached", "--plan-fd", str(plan_fd), "--", *argv],
             [plan_fd],
         )
-    # No pipe: what the command leaves in the background may keep it open.
+    # No pipe, because a background process of the command may keep it open.
     with open(os.memfd_create("complaint", os.MFD_CLOEXEC), "w+b") as complaint:
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint, timeout=COMMAND_TIMEOUT_S,
-                cwd=host_commands.CWD, env=command.environ, pass_fds=passed,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint,
+                timeout=COMMAND_TIMEOUT_S,
+                cwd=host_commands.COMMAND_CWD, env=command.environ, pass_fds=passed,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise _missing(
@@ -256,9 +263,11 @@ def _command(
         except OSError as error:
             raise _missing(credential, f"{program}: {error.strerror}") from None
         complaint.seek(0)
-        # Other programs end with this status too, but do not say so in our name.
-        if done.returncode == EXIT_PADDOCK and (said := complaint.read()).startswith(b"paddock: "):
-            refused = core.refusal(said, done.returncode)
+        # Other programs may exit with this status too, but without our message.
+        if done.returncode == EXIT_PADDOCK and (message := complaint.read()).startswith(
+            b"paddock: "
+        ):
+            refused = core.refusal(message, done.returncode)
             raise _missing(
                 credential, f"{program} is not run: {refused.message}", hint=refused.hint
             )
@@ -267,17 +276,19 @@ def _command(
         raise _missing(
             credential,
             f"{program} failed (exit code {done.returncode})",
-            hint=unread if reach.trees else None,
+            hint=unread if writable_history.trees else None,
         )
     return done.stdout
 
 
-def require_trusted(environ: Mapping[str, str], reach: WritableHistory) -> None:
-    """Refuse certificates and settings of TLS that a command could have written: they say which
+def require_trusted(environ: Mapping[str, str], writable_history: WritableHistory) -> None:
+    """Refuses TLS certificates and settings that a command could have written. They determine which
     upstreams are genuine, and those get the secrets.
     """
     for name in _TLS_VARIABLES:
-        if name in environ and (found := host_commands.planted(environ[name], environ, reach)):
+        if name in environ and (
+            found := host_commands.planted(environ[name], environ, writable_history)
+        ):
             raise PolicyError(
                 f"{name}: {found} lies where a command could have put it, and says which upstreams are genuine",
                 hint=f"unset {name}, or let it name a file that no command can write",

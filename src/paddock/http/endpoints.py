@@ -1,18 +1,16 @@
-"""Which method and path a rule is about. Pure.
+"""Compares method and path of a request with the rules. Pure.
 
-A path is brought into one form first, and that form is what is judged *and* what is sent on: nobody
-behind it gets to read the original differently. What several servers would read in several ways has
-no such form and is refused.
+A path is normalised first. The normalised path is judged *and* sent, so the next server can not
+read the original differently. A path that servers read differently has no such form and is refused.
 
-- ``%41`` and the other letters that need no encoding are decoded, once; other encodings are kept,
+- ``%41`` and the other encodings of unreserved letters are decoded, once. Other encodings are kept,
   in upper case.
 - ``.`` and ``..`` are resolved, never above the root; ``//`` is ``/``. Encoded dots (``%2e``) as a
-  whole segment, and an encoding that was encoded again (``%252f``), are nobody's honest spelling:
-  refused.
-- Backslashes and ``;`` (plain or encoded), control characters and bytes beyond ASCII: refused.
-- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule has to allow both
+  whole segment, and a doubly encoded character (``%252f``), are refused.
+- Backslashes and ``;`` (plain or encoded), control characters and bytes beyond ASCII are refused.
+- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule must allow both
   readings.
-- The query is not looked at.
+- The query is not judged.
 """
 
 from __future__ import annotations
@@ -24,20 +22,20 @@ from dataclasses import dataclass
 from paddock.policy.model import EndpointRule
 
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
-_PLAIN = _UNRESERVED | frozenset("!$&'()*+,=:@/")  # RFC 3986, 3.3, but ";"
-_VISIBLE = re.compile(r"[!\"$-~]*")  # "#" begins what no request has
+_PLAIN = _UNRESERVED | frozenset("!$&'()*+,=:@/")  # RFC 3986, 3.3, without ";"
+_VISIBLE = re.compile(r"[!\"$-~]*")  # "#" begins a fragment, which no request has
 _HEX = frozenset("0123456789abcdefABCDEF")
 _SLASH = "%2F"
 _DOTS = (".", "..")
 
 
 class AmbiguousPath(Exception):  # noqa: N818 (it is an answer, not a failure)
-    """``str()`` says what is in the path that servers read differently."""
+    """``str()`` names the part of the path that servers read differently."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A request's target. ``path`` begins with ``/``; ``query`` is as it came, None if there was no
+    """The target of a request. ``path`` begins with ``/``. ``query`` is unchanged; None without a
     ``?``.
     """
 
@@ -49,7 +47,7 @@ class Target:
 
 
 def normalise(target: str) -> Target:
-    """Of an origin-form target (RFC 9112, 3.2.1)."""
+    """Normalises an origin-form target (RFC 9112, 3.2.1)."""
     raw, question, query = target.partition("?")
     if not raw.startswith("/"):
         raise AmbiguousPath("it does not begin with '/'")
@@ -67,7 +65,7 @@ def normalise(target: str) -> Target:
         elif segment:
             segments.append(segment)
         if index == len(parts) - 1 and (not segment or segment in _DOTS) and segments:
-            segments.append("")  # it names what is below, as a "/" at the end does
+            segments.append("")  # like a final "/", it names the content
     path = "/" + "/".join(segments)
     _check_readings(path)
     return Target(path, query if question else None)
@@ -94,8 +92,7 @@ def _decoded(segment: str) -> str:
             raise AmbiguousPath("something that is encoded twice")
         out += [letter if letter in _UNRESERVED else f"%{code.upper()}", plain]
     decoded = "".join(out)
-    # "%25" was followed by nothing that it could encode; what was decoded since may have brought
-    # that about.
+    # "%25" was not followed by an encoding before; decoding may have produced one.
     if any(_HEX.issuperset(after[:2]) and len(after) >= 2 for after in decoded.split("%25")[1:]):
         raise AmbiguousPath("something that is encoded twice")
     return decoded
@@ -108,7 +105,7 @@ def _check_plain(text: str) -> None:
 
 
 def _check_readings(path: str) -> None:
-    """With ``%2F`` read as a slash nothing may be left that would have to be resolved."""
+    """With ``%2F`` read as a slash, no segment may need resolving."""
     if _SLASH in path:
         segments = path[1:].replace(_SLASH, "/").split("/")
         if any(segment in _DOTS or not segment for segment in segments):
@@ -116,7 +113,7 @@ def _check_readings(path: str) -> None:
 
 
 def allowed_by(rules: Sequence[EndpointRule], method: str, path: str) -> EndpointRule | None:
-    """The first rule that allows it, in every reading of the path. ``path`` is in its one form."""
+    """The first rule that allows it, in every reading of the path. ``path`` is normalised."""
     readings = (path, path.replace(_SLASH, "/")) if _SLASH in path else (path,)
     for rule in rules:
         if rule.method in ("*", method) and all(
@@ -127,18 +124,18 @@ def allowed_by(rules: Sequence[EndpointRule], method: str, path: str) -> Endpoin
 
 
 def _matches(pattern: str, path: str) -> bool:
-    """In time of segments times segments of the pattern, whatever they are."""
+    """Takes time of segments times segments of the pattern, for every input."""
     wanted = pattern[1:].split("/")
     at = _with_skips(wanted, {0})
     for segment in path[1:].split("/"):
         forward = {
-            place if wanted[place] == "**" else place + 1
-            for place in at
-            if place < len(wanted)
+            index if wanted[index] == "**" else index + 1
+            for index in at
+            if index < len(wanted)
             and (
-                wanted[place] == "**"
-                or wanted[place] == segment
-                or (wanted[place] == "*" and segment)
+                wanted[index] == "**"
+                or wanted[index] == segment
+                or (wanted[index] == "*" and segment)
             )
         }
         at = _with_skips(wanted, forward)
@@ -148,9 +145,9 @@ def _matches(pattern: str, path: str) -> bool:
 
 
 def _with_skips(wanted: Sequence[str], places: set[int]) -> set[int]:
-    """``**`` may stand for nothing."""
-    for place in sorted(places):
-        while place < len(wanted) and wanted[place] == "**":
-            place += 1
-            places.add(place)
+    """``**`` may match no segment."""
+    for index in sorted(places):
+        while index < len(wanted) and wanted[index] == "**":
+            index += 1
+            places.add(index)
     return places

@@ -1,8 +1,8 @@
-"""One request across: judged, sent on with what its route puts in, and its answer brought back
-without it.
+"""One request and its answer: judge the request, send it with the secret of its route, and return
+the answer without it.
 
-Both bodies flow at the same time, piece by piece, and nothing waits for a whole one: an upstream
-may answer before it was told everything, and a stream of events reaches the client event by event.
+Both bodies flow at the same time, in pieces. An upstream may answer before it got the whole
+request, and a stream of events reaches the client event by event.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from paddock.http.headers import (
     backward,
     is_bodiless,
     onward,
+    own_answer,
     target_of,
     unexpected_body,
-    words,
 )
-from paddock.http.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
+from paddock.http.message import Answer, Headers, Malformed, UnwritableMessage, may_begin_a_request
 from paddock.http.route_table import Site, judge
 from paddock.http.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
 from paddock.http.websocket import Frames
@@ -38,38 +38,37 @@ _PATH_MAX, _METHOD_MAX, _REASON_MAX = (
     1024,
     32,
     512,
-)  # of what an event holds: it has to fit into one message
-# Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be
-# closed.
+)  # limits of an event: it has to fit into one message
+# Repeating these changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
-_BEGINNING_S = 1.0  # so long the beginning of a body is waited for before its head goes out
-# answers before the answer (1xx): an upstream that says more of them never says another one
+_BODY_START_TIMEOUT_S = 1.0  # wait for the beginning of a body before its head is sent
+# interim answers (1xx): an upstream that sends more never sends a final one
 _MAX_INTERIM_ANSWERS = 100
 
 RequestEvent = dict[str, Any]
-Tell = Callable[[RequestEvent], Awaitable[None]]
+ReportEvent = Callable[[RequestEvent], Awaitable[None]]
 
 
-class ClientGone(Exception):  # noqa: N818 (nobody's fault)
-    """Nobody waits for the answer any more, or what the client says is no HTTP."""
+class ClientGone(Exception):  # noqa: N818 (not an error)
+    """The client is gone, or does not send valid HTTP."""
 
 
 class Client(Protocol):
-    """Who asks: one request of a connection, whatever version of HTTP is spoken there."""
+    """One request of a client connection, for any version of HTTP."""
 
     @property
     def gone(self) -> asyncio.Future[None]:
-        """Done when nobody is there any more."""
+        """Done when the client is gone."""
 
     def at_hand(self) -> tuple[list[bytes], bool]:
-        """What has already come of the body, and whether that is all."""
+        """The part of the body that has arrived, and whether it is complete."""
 
     async def piece(self) -> bytes | None:
         """The next piece of the body; None at its end."""
 
     async def begin(self, answer: Answer, *, follows: bool) -> None:
-        """``follows``: the next piece or the end comes at once. Unsayable, as the next two, if it
-        can not be put.
+        """``follows``: the next piece or the end comes at once. Raises Unsayable, as the next two
+        do, if it can not be written.
         """
 
     async def more(self, data: bytes) -> None: ...
@@ -77,22 +76,22 @@ class Client(Protocol):
     async def end(self, trailers: Headers) -> None: ...
 
     async def switch(self, answer: Answer) -> tuple[Wire, bytes]:
-        """After a 101: the bare connection, and what came by it meanwhile."""
+        """After a 101: the raw connection, and the bytes that arrived on it meanwhile."""
 
 
 class Exchanges:
-    """What all requests of a session share."""
+    """The state that all requests of a session share."""
 
     def __init__(
         self,
         upstreams: Upstreams,
         injections: Mapping[str, Injection],
-        tell: Tell,
+        report: ReportEvent,
         patience: Patience,
     ) -> None:
         self._upstreams = upstreams
         self._injections = injections
-        self.tell = tell
+        self.report = report
         self._patience = patience
 
     async def carry(self, site: Site, request: HttpRequest, client: Client) -> None:
@@ -104,7 +103,7 @@ class Exchanges:
             site,
             request,
             client,
-        ).run(self.tell)
+        ).run(self.report)
 
 
 class _Exchange:
@@ -128,12 +127,13 @@ class _Exchange:
         self._status: int | None = None
         self._sent = self._received = 0
 
-    async def run(self, tell: Tell) -> None:
+    async def run(self, report: ReportEvent) -> None:
         started = time.monotonic()
         path = self._request.target.partition("?")[0]
         rule: str | None = None
         reason: str | None
-        action, reason = "allow", "the client went away"  # unless something else comes of it
+        # the default, until there is another result
+        action, reason = "allow", "the client went away"
         hint: str | None = None
         try:
             target = target_of(self._site, self._request)
@@ -146,12 +146,12 @@ class _Exchange:
             action = "allow" if reason is None else "fail"
         except Denied as denied:
             action, reason, rule, hint = "deny", str(denied), denied.rule, denied.hint
-            await self._say(denied.status, reason, rule=rule, hint=denied.hint)
+            await self._respond(denied.status, reason, rule=rule, hint=denied.hint)
         except Forbidden as forbidden:
             action, reason = "deny", str(forbidden)
-            await self._say(403, reason, rule=rule, hint=_addresses_hint(self._site))
+            await self._respond(403, reason, rule=rule, hint=_addresses_hint(self._site))
         finally:
-            await tell(
+            await report(
                 event(
                     self._site,
                     action,
@@ -168,10 +168,10 @@ class _Exchange:
                 )
             )
 
-    async def _say(
-        self, status: int, what: str, *, rule: str | None = None, hint: str | None = None
+    async def _respond(
+        self, status: int, message: str, *, rule: str | None = None, hint: str | None = None
     ) -> None:
-        answer, body = words(status, what, rule=rule, hint=hint)
+        answer, body = own_answer(status, message, rule=rule, hint=hint)
         self._status = status
         await self._client.begin(answer, follows=True)
         if self._request.method != "HEAD":
@@ -179,34 +179,36 @@ class _Exchange:
         await self._client.end([])
 
     async def _allowed(self, target: Target) -> str | None:
-        """The reason why it failed, if it did."""
+        """The reason of a failure, if there is one."""
         pieces, whole = await self._beginning()
-        # An upstream that does not read the body closes the connection instead of taking the body
-        # for a request.
+        # An upstream that does not read the body closes the connection and does not parse the body
+        # as a request.
         last = bool(pieces or not whole) and (
             is_bodiless(self._request) or may_begin_a_request(b"".join(pieces))
         )
         head, extent = onward(self._site, self._request, target, self._injection, last=last)
-        way = (self._site.upstream, self._site.route)
+        upstream_key = (self._site.upstream, self._site.route)
         try:
-            connection = await self._upstreams.take(*way)
+            connection = await self._upstreams.take(*upstream_key)
             try:
                 return await self._through(connection, head, extent, pieces, whole, last)
             except _Stale:
                 if not (connection.used and whole and self._request.method in _REPEATABLE):
                     raise
-            connection = await self._upstreams.take(*way, fresh=True)
+            connection = await self._upstreams.take(*upstream_key, fresh=True)
             return await self._through(connection, head, extent, pieces, whole, last)
         except (Unreachable, BadAnswer, _Stale) as failed:
             if self._begun:
                 raise ClientGone(str(failed)) from None
-            await self._say(
+            await self._respond(
                 504 if isinstance(failed, Unreachable) and failed.late else 502, str(failed)
             )
             return str(failed)
 
     async def _beginning(self) -> tuple[list[bytes], bool]:
-        """What has come of the body, and whether that is all. Denied if there may be none."""
+        """The part of the body that has arrived, and whether it is complete. Raises Denied if no
+        body is allowed.
+        """
         bodiless = (
             is_bodiless(self._request)
             and self._request.method.upper() not in self._site.body_methods
@@ -215,8 +217,12 @@ class _Exchange:
             raise unexpected_body(self._site, self._request)
         pieces, whole = self._client.at_hand()
         if not pieces and not whole:
-            # Nobody said how long it is: it may be empty, and then it is none.
-            wait_s = None if self._request.endless and is_bodiless(self._request) else _BEGINNING_S
+            # Its length is unknown: it may be empty, and then there is no body.
+            wait_s = (
+                None
+                if self._request.endless and is_bodiless(self._request)
+                else _BODY_START_TIMEOUT_S
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     piece = await self._client.piece()
@@ -261,7 +267,7 @@ class _Exchange:
                 f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s",
                 late=not self._begun,
             ) from None
-        except Unsayable as error:
+        except UnwritableMessage as error:
             raise ClientGone(str(error)) from None
         except EOFError:
             if self._client.gone.done():
@@ -270,7 +276,7 @@ class _Exchange:
         except Malformed:
             if self._client.gone.done():
                 raise ClientGone from None
-            # Not what it said: that may hold the secret.
+            # Not the upstream's text: it may contain the secret.
             raise BadAnswer(
                 f"{self._site.upstream} said something that is no HTTP, or stopped in the middle"
             ) from None
@@ -288,15 +294,15 @@ class _Exchange:
         return None
 
     async def _pump(self, connection: Connection) -> None:
-        """The rest of the request's body."""
+        """Sends the rest of the request's body."""
         try:
             while (piece := await self._client.piece()) is not None:
                 self._sent += len(piece)
                 await connection.wire.write(connection.writer.body(piece))
             await connection.wire.write(connection.writer.end())
         except ConnectionError:
-            pass  # the upstream does not want it; its answer says why, or its silence does
-        except Unsayable as error:
+            pass  # the upstream does not read it; its answer or its silence is the result
+        except UnwritableMessage as error:
             connection.wire.abort()
             raise ClientGone(str(error)) from None
         except ClientGone:
@@ -304,23 +310,23 @@ class _Exchange:
             raise
 
     async def _answer(self, connection: Connection) -> bool:
-        """Brings it back; whether the connection became a tunnel."""
-        said = await connection.answer(self._patience.answer_s)
+        """Sends the answer to the client. Returns whether the connection became a tunnel."""
+        answered = await connection.answer(self._patience.answer_s)
         for _ in range(_MAX_INTERIM_ANSWERS):
-            if said.status >= 200 or said.status == 101:
+            if answered.status >= 200 or answered.status == 101:
                 break
-            said = await connection.answer(self._patience.answer_s)
+            answered = await connection.answer(self._patience.answer_s)
         else:
             raise Malformed("answers before the answer, and no end of them")
-        if said.status == 101:
+        if answered.status == 101:
             if not self._request.websocket:
                 raise Malformed("nobody asked to switch")
-            self._status = said.status
-            await self._tunnel(connection, backward(self._site, said, self._injection))
+            self._status = answered.status
+            await self._tunnel(connection, backward(self._site, answered, self._injection))
             return True
-        answer = backward(self._site, said, self._injection)
+        answer = backward(self._site, answered, self._injection)
         scrubber = None if self._injection is None else self._injection.scrubber()
-        connection.begin(said, self._request.method)
+        connection.begin(answered, self._request.method)
         self._begun = True
         self._status = answer.status
         begun = whole = False
@@ -360,7 +366,7 @@ class _Exchange:
     async def _flow(
         self, source: Wire, sink: Wire, first: bytes, frames: Frames | None, *, back: bool = False
     ) -> None:
-        """One direction of a tunnel. Its end is passed on; the other direction has its own."""
+        """One direction of a tunnel. Its end is passed on; the other direction continues."""
         data = first or await source.read()
         try:
             while data:
@@ -385,11 +391,11 @@ class _Exchange:
 
 
 class _Stale(Exception):  # noqa: N818
-    """The connection was closed without an answer: perhaps it was kept for too long."""
+    """The connection was closed without an answer; it may have been kept for too long."""
 
 
 def _addresses_hint(site: Site) -> str:
-    """To list the address in allowed_hosts would open it to the command, around the route."""
+    """An entry in allowed_hosts would open the address to the command without the route."""
     if site.route is None:
         return "list the address in allowed_hosts"
     return f"name the address in upstream_addresses of [network.routes.{site.route}]"
@@ -427,7 +433,7 @@ def event(
         "sent": sent,
         "received": received,
         "ms": ms,
-        # Who asks, and who was asked whether they may, the relay knows.
+        # The relay knows the caller and the approval.
         "pid": None,
         "exe": None,
         "by": None,

@@ -1,8 +1,7 @@
-"""What happens to a message on its way. No sockets; message.py holds the grammar.
+"""Changes to messages in transit. No sockets; message.py has the grammar.
 
-A message is never passed on as it came: it is read, judged and written anew. So nobody behind sees
-another border between two messages than we did (RFC 9112, 11.2), and a header that is for one
-connection only ends with it.
+A message is never passed on unchanged: it is read, judged and written anew. So the next server sees
+the same message boundaries (RFC 9112, 11.2), and a hop-by-hop header ends here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from paddock.http.message import (
     Headers,
     Malformed,
     RequestHead,
-    Unsayable,
+    UnwritableMessage,
     request_bytes,
     request_extent,
     tokens_of,
@@ -26,22 +25,24 @@ from paddock.http.message import (
 from paddock.http.route_table import Site
 from paddock.policy.model import BODILESS_METHODS
 
-# RFC 9110, 7.6.1, and what older proxies mean by it.
+# RFC 9110, 7.6.1, and equivalents of older proxies.
 _HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate",
+    b"proxy-authorization", b"te",
      b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )  # fmt: skip
-# With a secret in the request, its answer has to be readable: not compressed, and not in parts that
+# If the request has a secret, its answer must be searchable: not compressed, and not a range that
 # the client chooses.
 _HIDING = frozenset(
     {b"accept-charset", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"}
 )
-_HOP_ONWARD = _HOP | {b"host", b"expect"}  # which are said anew
-_HOP_BACKWARD = _HOP | {b"alt-svc"}  # which leads a client to ways that nobody watches
+_HOP_ONWARD = _HOP | {b"host", b"expect"}  # written anew
+_HOP_BACKWARD = _HOP | {b"alt-svc"}  # would lead a client to connections without a check
 _WEBSOCKET = frozenset({b"websocket"})
-# By which some servers take another method or path than the request line's.
+# Some servers take another method or path from these than from the request line.
 _OVERRIDING = frozenset(
-    {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url",
+    {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url",
+    b"x-rewrite-url",
      b"x-original-method", b"x-original-uri"}
 )  # fmt: skip
 
@@ -60,18 +61,18 @@ class Denied(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """``headers`` have their names in lower case, and no Host: that is ``authority``."""
+    """``headers`` have names in lower case, without Host, which is ``authority``."""
 
     method: str
     target: str
     authority: str
     headers: Headers
     websocket: bool = False
-    endless: bool = False  # it has a body of which nobody said how long it is
+    endless: bool = False  # it has a body of unknown length
 
 
 def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
-    """Of a client that speaks HTTP/1, and the extent of its body."""
+    """The request of an HTTP/1 client, and the extent of its body."""
     extent = request_extent(head)
     target = head.target
     hosts = [value for name, value in head.headers if name == b"host"]
@@ -103,7 +104,7 @@ def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
 
 
 def target_of(site: Site, request: HttpRequest) -> Target:
-    """What is asked of the site; in the one form of its path, if it matters how that is read."""
+    """The target at the site, normalised if rules depend on the path."""
     host, colon, port = request.authority.lower().partition(":")
     if host.removesuffix(".") != site.host or (colon and port != str(site.port)):
         raise Denied(
@@ -140,8 +141,8 @@ def announces_body(request: HttpRequest) -> bool:
 
 
 def is_bodiless(request: HttpRequest) -> bool:
-    """Servers expect no body with its method. One that does not read it takes it for the next
-    request.
+    """Servers expect no body with this method. A server that does not read it would parse it as the
+    next request.
     """
     return request.method.upper() in BODILESS_METHODS
 
@@ -166,15 +167,15 @@ def onward(
     *,
     last: bool = False,
 ) -> tuple[bytes, int]:
-    """The head of the request as the upstream gets it, and the extent of its body. ``last``: the
-    upstream is told to close the connection behind its answer.
+    """The head of the request for the upstream, and the extent of its body. ``last``: the upstream
+    closes the connection after its answer.
     """
     dropped = _HOP_ONWARD | _of_this_connection(request.headers)
     if injection is not None:
         dropped = dropped | _HIDING | {injection.header or b""}
         target = _with_parameter(target, injection)
     headers: Headers = [(b"host", site.upstream.authority.encode("ascii"))]
-    # To CGI and WSGI `_` is `-`.
+    # CGI and WSGI treat `_` as `-`.
     dropped = frozenset(name.lower().replace(b"_", b"-") for name in dropped)
     for name, value in request.headers:
         plain = name.replace(b"_", b"-")
@@ -192,7 +193,7 @@ def onward(
         headers.append((b"connection", b"close"))
     try:
         return request_bytes(request.method, f"{site.upstream.base}{target}", headers)
-    except Unsayable:  # HTTP/2 lets more letters through
+    except UnwritableMessage:  # HTTP/2 permits more characters
         raise Denied("the request holds something that HTTP/1.1 can not say", status=400) from None
 
 
@@ -207,15 +208,15 @@ def _with_parameter(target: Target, injection: Injection) -> Target:
 
 
 def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
-    """The head of an answer as the client gets it."""
+    """The head of an answer for the client."""
     dropped = _HOP_BACKWARD | _of_this_connection(answer.headers)
     if any(name == b"transfer-encoding" for name, _ in answer.headers):
-        dropped = dropped | {b"content-length"}  # RFC 9112, 6.3: it does not count
+        dropped = dropped | {b"content-length"}  # RFC 9112, 6.3: it is ignored
     headers: Headers = [(name, value) for name, value in answer.headers if name not in dropped]
     reason = answer.reason
     if injection is not None:
         scrub = injection.scrubber().whole
-        # Of all headers: `Connection: content-encoding` takes that one away.
+        # Checked on all headers, because `Connection: content-encoding` removes that one.
         if any(
             (name == b"content-encoding" and value.lower() != b"identity")
             or name == b"sec-websocket-extensions"
@@ -240,12 +241,12 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
     return Answer(answer.status, reason, headers)
 
 
-class BadAnswer(Exception):  # noqa: N818 (whose fault it is: the upstream's)
-    """What an upstream said can not be passed on."""
+class BadAnswer(Exception):  # noqa: N818 (an error of the upstream)
+    """The answer of an upstream can not be passed on."""
 
 
 def _at_home(site: Site, location: bytes) -> bytes:
-    """A redirection within the upstream stays on the route."""
+    """A redirect within the upstream stays on the route."""
     upstream = str(site.upstream).encode("ascii")
     rest = location[len(upstream) :]
     if location.startswith(upstream) and rest[:1] in (b"/", b"?", b""):
@@ -254,17 +255,17 @@ def _at_home(site: Site, location: bytes) -> bytes:
 
 
 def _of_this_connection(headers: Headers) -> frozenset[bytes]:
-    """What a Connection header declares to be so. Without its length the message would have another
-    end.
+    """The headers that a Connection header names. The length is never removed, because that would
+    move the end of the message.
     """
     return tokens_of(headers, b"connection") - {b"content-length"}
 
 
-def words(
-    status: int, what: str, *, rule: str | None = None, hint: str | None = None
+def own_answer(
+    status: int, message: str, *, rule: str | None = None, hint: str | None = None
 ) -> tuple[Answer, bytes]:
-    """An answer of our own: a head and its whole body."""
-    lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {what}"]
+    """An answer of Paddock: a head and its whole body."""
+    lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {message}"]
     if rule:
         lines.append(f"rule: {rule}")
     if hint:

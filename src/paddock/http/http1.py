@@ -1,4 +1,4 @@
-"""The client's side of HTTP/1: the requests of one connection, one after the other."""
+"""The client side of HTTP/1: the requests of one connection, in sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, HttpRequest, request_of, words
+from paddock.http.headers import Denied, HttpRequest, own_answer, request_of
 from paddock.http.message import (
     Answer,
     Headers,
@@ -23,11 +23,11 @@ from paddock.http.upstream import Patience
 
 _MAX_DISCARDED_BYTES = (
     1024 * 1024
-)  # of a body that nobody wants, so that its sender reads the answer
+)  # of a body that is not needed, so that its sender reads the answer
 
 
 class Http1:
-    """Each time it is the Client of an exchange."""
+    """It is the Client of one exchange at a time."""
 
     def __init__(self, wire: Wire, site: Site, exchanges: Exchanges, patience: Patience) -> None:
         self._wire = wire
@@ -37,9 +37,9 @@ class Http1:
         self._reader = Reader()
         self._writer = Writer()
         self._method, self._modern, self._last = "", True, True
-        self._held_back = False  # the body, until we say that it may come
+        self._held_back = False  # the client waits for "100 Continue"
         self._switched = False
-        self._unsent = b""  # a head that goes out with the first of its body
+        self._unsent = b""  # a head that is sent with the beginning of its body
 
     async def run(self) -> None:
         while True:
@@ -55,7 +55,7 @@ class Http1:
                 return
 
     async def _request(self) -> HttpRequest:
-        """All of its head has to come in time: one byte now and then is not enough."""
+        """The whole head must arrive in time; single bytes do not extend it."""
         self._method, self._modern, self._last = (
             "",
             True,
@@ -74,16 +74,16 @@ class Http1:
         return request
 
     async def _bad(self, status: int, why: str) -> None:
-        await self._exchanges.tell(event(self._site, "deny", why))
-        answer, body = words(status, why)
+        await self._exchanges.report(event(self._site, "deny", why))
+        answer, body = own_answer(status, why)
         await self.begin(answer, follows=True)
         await self.more(body)
         await self.end([])
         await self._linger()
 
     async def _finished(self) -> bool:
-        """Whether another request can come. What is left of a body that nobody wanted is read, so
-        that its sender gets to the answer.
+        """Whether another request can follow. The rest of an unwanted body is read, so that its
+        sender reaches the answer.
         """
         if self._reader.whole and not self._last:
             return True
@@ -102,7 +102,7 @@ class Http1:
         return True
 
     async def _linger(self) -> None:
-        """Closing on what was not read would take the answer back (RFC 9112, 9.6)."""
+        """Closing with unread data would discard the answer (RFC 9112, 9.6)."""
         self._wire.end()
         discarded = 0
         try:
@@ -120,7 +120,7 @@ class Http1:
         try:
             data = self._reader.body()
         except Malformed:
-            return [], False  # it is met again by whoever reads on
+            return [], False  # the next reader gets the error again
         self._held_back = self._held_back and not data
         return [data] if data else [], self._reader.whole
 
@@ -136,7 +136,7 @@ class Http1:
         return data or None
 
     async def begin(self, answer: Answer, *, follows: bool) -> None:
-        self._last = self._last or self._held_back  # nobody knows whether the body will come
+        self._last = self._last or self._held_back  # it is unknown whether the body will come
         self._held_back = False
         head, extent = answer_bytes(answer, self._method, modern=self._modern, last=self._last)
         self._writer.begin(extent)

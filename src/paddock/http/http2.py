@@ -1,8 +1,7 @@
-"""The client's side of HTTP/2 on an inspected connection: each stream is the Client of an exchange
-of its own.
+"""The client side of HTTP/2 on an inspected connection: each stream is the Client of its own
+exchange.
 
-Towards the upstream every request goes by HTTP/1.1, so gRPC and other things that live in HTTP/2
-alone do not get through.
+All requests go to the upstream by HTTP/1.1, so gRPC and other HTTP/2-only protocols do not work.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ import h2.settings
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, HttpRequest, words
+from paddock.http.headers import Denied, HttpRequest, own_answer
 from paddock.http.message import MAX_HEAD_BYTES, Answer, Headers
 from paddock.http.route_table import Site
 from paddock.http.upstream import Patience
 
 _MAX_STREAMS = 100
-_STREAM_WINDOW_BYTES = 256 * 1024  # of one stream; and so much of a body waits here at most
+_STREAM_WINDOW_BYTES = 256 * 1024  # of one stream, and the bound for buffered body data
 _CONFIG = h2.config.H2Configuration(client_side=False, header_encoding=None)
 _SETTINGS = {
     h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAMS,
@@ -58,7 +57,7 @@ class Http2:
                     self._happened(happened)
                 await self.flush()
         except (h2.exceptions.ProtocolError, TimeoutError):
-            await self.flush()  # it holds the reason
+            await self.flush()  # it contains the reason
         finally:
             for stream in self._streams.values():
                 stream.leave()
@@ -68,7 +67,7 @@ class Http2:
                 await asyncio.wait(self._tasks)
 
     async def _next(self) -> bytes:
-        """Without a request it may be silent for as long as one may take to come."""
+        """Without a request it may be silent as long as a request may take to arrive."""
         while True:
             try:
                 return await self.wire.read(self.patience.head_s)
@@ -93,7 +92,7 @@ class Http2:
             ):
                 stream.received(happened.data or b"", happened.flow_controlled_length or 0)
             case h2.events.DataReceived(stream_id=int(number)):
-                # Of a stream that is over: nobody reads it, and the connection goes on.
+                # Data of a finished stream: it is dropped, and the connection continues.
                 self.http.acknowledge_received_data(happened.flow_controlled_length or 0, number)
             case h2.events.StreamEnded(stream_id=int(number)) if stream := self._streams.get(
                 number
@@ -131,13 +130,13 @@ class Http2:
             self.wire.abort()
 
     async def _serve(self, stream: _Stream, headers: Headers, *, bodiless: bool) -> None:
-        """``bodiless``: the head ended the stream. Since then a body may have come as a whole."""
+        """``bodiless``: the head ended the stream. Later a whole body may have arrived."""
         try:
             try:
                 request = _request(headers, whole=bodiless)
             except Denied as denied:
-                await self._exchanges.tell(event(self._site, "deny", str(denied)))
-                answer, body = words(denied.status, str(denied))
+                await self._exchanges.report(event(self._site, "deny", str(denied)))
+                answer, body = own_answer(denied.status, str(denied))
                 await stream.begin(answer, follows=True)
                 await stream.more(body)
                 await stream.end([])
@@ -145,7 +144,7 @@ class Http2:
                 await self._exchanges.carry(self._site, request, stream)
             code = (
                 h2.errors.ErrorCodes.NO_ERROR
-            )  # what is left of the body is not wanted (RFC 9113, 8.1)
+            )  # the rest of the body is not wanted (RFC 9113, 8.1)
         except ClientGone:
             code = h2.errors.ErrorCodes.INTERNAL_ERROR
         del self._streams[stream.number]
@@ -164,7 +163,7 @@ class _Stream:
         loop = asyncio.get_running_loop()
         self.number = number
         self.gone: asyncio.Future[None] = loop.create_future()
-        self.whole = False  # its body is here, or was
+        self.whole = False  # the whole body has arrived
         self._connection = connection
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._woken = asyncio.Event()

@@ -1,8 +1,7 @@
-"""The session's own authority for certificates: with them the TLS of inspected hosts ends here, and
-only theirs.
+"""The certificate authority of the session: it terminates the TLS of inspected hosts only.
 
-Its key never leaves the memory of this process and ends with it. The sandbox gets the certificate,
-beside those of the system (plan/http_routes.py has the variables by which programs find it).
+Its key stays in the memory of this process. The sandbox gets the certificate, together with those
+of the system (plan/http_routes.py has the variables by which programs find it).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _VALID = datetime.timedelta(days=30)
 _CLOCKS_DIFFER = datetime.timedelta(days=1)
-# Where systems have them, if OpenSSL itself knows no file.
+# The usual paths of systems, if OpenSSL knows no file.
 _BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -29,7 +28,7 @@ _BUNDLES = (
 
 
 class Authority:
-    """``hosts``: the certificate itself says that it is good for no other."""
+    """``hosts``: the certificate is constrained to these hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -67,15 +66,15 @@ class Authority:
 
     @property
     def certificate(self) -> bytes:
-        """As PEM."""
+        """In PEM format."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def bundle(self) -> bytes:
-        """What programs inside are to trust: what the system trusts, and this."""
+        """The certificates for programs inside: those of the system, and this one."""
         return _system_bundle() + self.certificate
 
     def context(self, host: str) -> ssl.SSLContext:
-        """To be that host towards a client that names it (SNI); who names another or none is
+        """A server context for that host. A client that names another host or none (SNI) is
         refused.
         """
         known = self._contexts.get(host)
@@ -128,7 +127,7 @@ def _valid(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
 
 
 def _load(context: ssl.SSLContext, chain: bytes, key: ec.EllipticCurvePrivateKey) -> None:
-    """ssl reads keys from files only; this one is on no disk."""
+    """ssl reads keys only from files; this file is on no disk."""
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

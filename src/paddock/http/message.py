@@ -1,9 +1,8 @@
-"""HTTP/1.1 as it is read and written (RFC 9112). No sockets.
+"""Reads and writes HTTP/1.1 (RFC 9112). No sockets.
 
-There is one spelling, and what has another is refused: lines end with CR LF, none is folded, no
-blank stands before a colon, a length is said once and in one way. What is written has to fit the
-expressions that read, and its end is where a reader of its head would look for it: so no message
-can hold another one.
+Only one spelling is accepted: lines end with CR LF, no line is folded, no blank precedes a colon, a
+length is given once and in one form. Written messages must match the expressions of the reader, and
+end where a reader of the head expects it. So no message can contain another one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 _MAX_CHUNK_LINE_BYTES: Final = 4096
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
-# How long a body is: so many bytes, or
+# The length of a body: a number of bytes, or
 CHUNKED: Final = -1
 UNTIL_CLOSE: Final = -2
 
@@ -29,25 +28,24 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (%s))?\r\n" % _TEXT)
 _NUMBER = re.compile(rb"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;%s)?" % _TEXT)
 _BARE = re.compile(rb"(?<!\r)\n")
-# One word and a blank behind it, or nothing yet that shows another thing. Python's http.server
-# takes all of these for blanks. JSON, XML, forms and the parts of a multipart body begin with
-# something else.
+# One word and a blank after it, or no evidence against this yet. Python's http.server accepts all
+# of these as blanks. JSON, XML, forms and the parts of a multipart body begin differently.
 _BLANK = rb"\t\x0b\x0c\x1c-\x20\x85\xa0"
 _REQUEST_LIKE = re.compile(rb"[%s\r\n]*(?:%s(?:[%s]|\r(?!\n)|\Z)|\Z)" % (_BLANK, _NAME, _BLANK))
 
 
-class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
-    """``str()`` says what is wrong with what was said, and quotes nothing of it. ``status``: a
-    server's answer.
+class Malformed(Exception):  # noqa: N818 (an error of the peer)
+    """``str()`` names the error and quotes nothing of the message. ``status``: the answer of a
+    server.
     """
 
-    def __init__(self, what: str, *, status: int = 400) -> None:
-        super().__init__(what)
+    def __init__(self, message: str, *, status: int = 400) -> None:
+        super().__init__(message)
         self.status = status
 
 
-class Unsayable(Exception):  # noqa: N818
-    """What HTTP/1.1 has no words for, or what does not fit what was said before."""
+class UnwritableMessage(Exception):  # noqa: N818
+    """HTTP/1.1 can not express it, or it contradicts the head."""
 
 
 class RequestHead(NamedTuple):
@@ -65,20 +63,20 @@ class Answer(NamedTuple):
 
 
 class Reader:
-    """What one side of a connection says: heads, and behind each the body that it announces."""
+    """One direction of a connection: heads, each followed by its announced body."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self._searched = 0  # so far there is no end of a head
+        self._searched = 0  # no end of a head before this offset
         self._closed = False
         self._extent = self._left = 0
-        self._between = False  # two chunks
-        self._last = False  # no chunk comes any more
-        self.whole = True  # the body, if there is one, was read
+        self._between = False  # a chunk has ended
+        self._last = False  # the last chunk was read
+        self.whole = True  # the body, if any, was read
         self.trailers: Headers = []
 
     def feed(self, data: bytes) -> None:
-        """Nothing: nothing more will come."""
+        """Empty: no more data will arrive."""
         if data:
             self._buffer += data
         else:
@@ -89,7 +87,7 @@ class Reader:
         return bytes(self._buffer)
 
     def request(self) -> RequestHead | None:
-        """The next one; None: more has to come. EOFError if none will."""
+        """The next one; None: more data is needed. EOFError if none will come."""
         if (head := self._head()) is None:
             return None
         if (first := _REQUEST.match(head)) is None:
@@ -103,7 +101,7 @@ class Reader:
         )
 
     def answer(self) -> Answer | None:
-        """As ``request``."""
+        """Like ``request``."""
         if (head := self._head()) is None:
             return None
         if (first := _STATUS.match(head)) is None:
@@ -130,14 +128,14 @@ class Reader:
         return head
 
     def begin(self, extent: int) -> None:
-        """The body of the head that was read."""
+        """Starts the body of the last head."""
         self._extent, self._left = extent, max(extent, 0)
         self._between = self._last = False
         self.whole = extent == 0
         self.trailers = []
 
     def body(self) -> bytes:
-        """What there is of it. Nothing: that was all (``whole``), or more has to come."""
+        """The available part. Empty: the body is complete (``whole``), or more data is needed."""
         if self.whole:
             return b""
         if self._extent == CHUNKED:
@@ -176,7 +174,7 @@ class Reader:
         return b"".join(pieces)
 
     def _announced(self) -> bool:
-        """Whether the line that says how long the next chunk is was there, and read."""
+        """Whether the size line of the next chunk was complete and read."""
         start = 2 if self._between else 0
         if not b"\r\n".startswith(self._buffer[:start]):
             raise Malformed("a chunk is longer than it was said to be")
@@ -207,8 +205,8 @@ class Reader:
 
 
 def request_extent(head: RequestHead) -> int:
-    """RFC 9112, 6.3, without its leniences."""
-    extent = _said(head.headers)
+    """RFC 9112, 6.3, without its exceptions."""
+    extent = _declared_extent(head.headers)
     if extent == CHUNKED and not head.modern:
         raise Malformed("HTTP/1.0 knows no chunks")
     return 0 if extent is None else extent
@@ -217,19 +215,19 @@ def request_extent(head: RequestHead) -> int:
 def answer_extent(answer: Answer, method: str) -> int:
     if _is_bare(answer.status, method):
         return 0
-    extent = _said(answer.headers, chunks_win=True)
+    extent = _declared_extent(answer.headers, chunks_win=True)
     return UNTIL_CLOSE if extent is None else extent
 
 
 def lasts(headers: Iterable[tuple[bytes, bytes]], *, modern: bool) -> bool:
-    """Whether another message may follow on the connection. HTTP/1.0 had several ways to say so;
-    none is followed.
+    """Whether another message may follow on the connection. The ways of HTTP/1.0 to announce this
+    are ignored.
     """
     return modern and b"close" not in tokens_of(headers, b"connection")
 
 
 def tokens_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> frozenset[bytes]:
-    """The words of all headers of that name, in lower case."""
+    """The tokens of all headers of that name, in lower case."""
     values = [value for key, value in headers if key == name]
     return (
         frozenset(token.strip(b" \t").lower() for value in values for token in value.split(b","))
@@ -251,8 +249,8 @@ def _fields(head: bytes, at: int) -> Headers:
     return [(name.lower(), value.strip(b" \t")) for name, value in _FIELD.findall(head, at)]
 
 
-def _said(headers: Headers, *, chunks_win: bool = False) -> int | None:
-    """None: nothing about it."""
+def _declared_extent(headers: Headers, *, chunks_win: bool = False) -> int | None:
+    """None: not given."""
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     lengths = [value for name, value in headers if name == b"content-length"]
     if codings:
@@ -269,39 +267,36 @@ def _said(headers: Headers, *, chunks_win: bool = False) -> int | None:
 
 
 def may_begin_a_request(beginning: bytes) -> bool:
-    """Whether a server that does not read a body could take this beginning of it for the next
-    request.
-    """
+    """Whether a server that does not read a body could parse its beginning as the next request."""
     return _REQUEST_LIKE.match(beginning) is not None
 
 
 def request_bytes(method: str, target: str, headers: Headers) -> tuple[bytes, int]:
-    """A head, and the extent of the body that has to follow."""
+    """A head, and the extent of the body that must follow."""
     try:
         first = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
     except UnicodeError:
-        raise Unsayable("letters beyond ASCII") from None
+        raise UnwritableMessage("letters beyond ASCII") from None
     if not _REQUEST.fullmatch(first):
-        raise Unsayable("no method and target")
+        raise UnwritableMessage("no method and target")
     return first + _section(headers), _extent(headers) or 0
 
 
 def answer_bytes(answer: Answer, method: str, *, modern: bool, last: bool) -> tuple[bytes, int]:
-    """``method``, ``modern``: of the request. ``last``: nothing follows on this connection. If the
-    answer does not say how long its body is, that goes in chunks, or until the connection is
-    closed.
+    """``method``, ``modern``: of the request. ``last``: nothing follows on this connection. Without
+    a length the body is sent in chunks, or until the connection is closed.
     """
     headers, extent = answer.headers, 0
     if not _is_bare(answer.status, method):
-        said = _extent(headers)
-        extent = said if said is not None else CHUNKED if modern else UNTIL_CLOSE
-        if said is None and modern:
+        declared = _extent(headers)
+        extent = declared if declared is not None else CHUNKED if modern else UNTIL_CLOSE
+        if declared is None and modern:
             headers = [*headers, (b"transfer-encoding", b"chunked")]
     if last:
         headers = [*headers, (b"connection", b"close")]
     first = b"HTTP/1.1 %d %s\r\n" % (answer.status, answer.reason)
     if not _STATUS.fullmatch(first):
-        raise Unsayable("no status and reason")
+        raise UnwritableMessage("no status and reason")
     return first + _section(headers), extent
 
 
@@ -310,23 +305,23 @@ def _section(headers: Headers) -> bytes:
     if not _FIELDS.fullmatch(fields) or _FIELD.findall(fields) != [
         (name, b" " + value) for name, value in headers
     ]:
-        raise Unsayable("a header that would be read as something else")
+        raise UnwritableMessage("a header that would be read as something else")
     return fields + b"\r\n"
 
 
 def _extent(headers: Headers) -> int | None:
     try:
-        return _said(headers)
+        return _declared_extent(headers)
     except Malformed as error:
-        raise Unsayable(str(error)) from None
+        raise UnwritableMessage(str(error)) from None
 
 
 class Writer:
-    """A body as its head has announced it. What is not is Unsayable."""
+    """Writes a body as its head announced it. Anything else raises Unsayable."""
 
     def __init__(self) -> None:
         self._extent = self._left = 0
-        self.whole = True  # what was begun was said to its end
+        self.whole = True  # the current body was written completely
 
     def begin(self, extent: int) -> None:
         self._extent, self._left = extent, max(extent, 0)
@@ -334,19 +329,19 @@ class Writer:
 
     def body(self, data: bytes) -> bytes:
         if not data:
-            return b""  # as a chunk it would be the end
+            return b""  # an empty chunk would end the body
         if self._extent == CHUNKED:
             return b"%x\r\n%s\r\n" % (len(data), data)
         if self._extent != UNTIL_CLOSE:
             if len(data) > self._left:
-                raise Unsayable("more of a body than was announced")
+                raise UnwritableMessage("more of a body than was announced")
             self._left -= len(data)
         return data
 
     def end(self, trailers: Headers | None = None) -> bytes:
-        """Trailers follow chunks; elsewhere there is no place for them."""
+        """Trailers are only possible after chunks."""
         if self._left:
-            raise Unsayable("less of a body than was announced")
+            raise UnwritableMessage("less of a body than was announced")
         last = b"0\r\n" + _section(trailers or []) if self._extent == CHUNKED else b""
         self._extent = 0
         self.whole = True

@@ -1,9 +1,9 @@
-"""Where a connection that was handed over leads, and what may be asked there. Pure: no secret, no
+"""The destination of a connection, and the requests that are allowed there. Pure: no secret, no
 socket.
 
-Two ways lead to a site. ``http://NAME.paddock.internal/…`` is a route's own name inside. An
-inspected host is reached by its real name: ``[network] inspect`` names some, a route with ``inspect
-= true`` its upstream's.
+There are two kinds of sites. ``http://NAME.paddock.internal/…`` is the name of a route inside. An
+inspected host is reached by its real name: ``[network] inspect`` names hosts, and a route with
+``inspect = true`` inspects its upstream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import Enum
 from paddock.errors import PolicyError
 from paddock.http.endpoints import allowed_by
 from paddock.plan.http_routes import DOMAIN
-from paddock.plan.model import Http
+from paddock.plan.plan import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
 from paddock.policy.routes import endpoint
 
@@ -29,7 +29,7 @@ class ConnectionKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """``host``: the name that every request has to carry, and ``port`` what may stand behind it."""
+    """``host``: the name that every request must have. ``port``: the optional port after it."""
 
     host: str
     port: int
@@ -37,8 +37,8 @@ class Site:
     route: str | None
     rules: tuple[EndpointRule, ...] | None
     source: str
-    closed: str | None = None  # why nothing at all may be asked here
-    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may carry a body here
+    closed: str | None = None  # the reason why no request is allowed here
+    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may have a body here
 
     def here(self, path: str) -> str:
         """The address of a path as it is written inside."""
@@ -49,13 +49,13 @@ class Site:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDecision:
     allowed: bool
-    rule: str | None = None  # file:line of what decided
+    rule: str | None = None  # file:line of the deciding rule
     reason: str | None = None
     hint: str | None = None
 
 
 class NoSite(Exception):  # noqa: N818 (it is an answer, not a failure)
-    """Nothing is behind that name, or not that way; ``str()`` says why."""
+    """There is no site of that name and kind; ``str()`` is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Settings:
 
     @classmethod
     def of(cls, http: Http) -> Settings:
-        """Of a plan, in which a source is a text."""
+        """From a plan, in which a source is a text."""
         routes = (
             Route(
                 name=route.name,
@@ -99,7 +99,7 @@ class Settings:
         return cls(routes=tuple(routes), inspect=tuple(inspected))
 
     def site(self, kind: ConnectionKind, host: str, port: int, *, tls: bool) -> Site:
-        """``tls``: the client speaks it on this connection."""
+        """``tls``: the client uses TLS on this connection."""
         if kind is ConnectionKind.ROUTE:
             route = next((route for route in self.routes if f"{route.name}.{DOMAIN}" == host), None)
             if route is None:
@@ -111,7 +111,7 @@ class Settings:
             (route for route in self.routes if route.inspect and route.upstream.host == host), None
         )
         if route is not None:
-            # The route says which service of that host it is about; its secret is for no other.
+            # The route names one service of that host; its secret is only for that service.
             if (route.upstream.scheme, route.upstream.port) != ("https" if tls else "http", port):
                 raise NoSite(
                     f"the route {route.name} ({route.source}) is about {route.upstream}, and nothing else there"
@@ -131,7 +131,7 @@ class Settings:
         )
 
     def inspected_hosts(self) -> tuple[str, ...]:
-        """What the relay has to hand over, whatever port it is and whatever is spoken there."""
+        """The hosts that the relay hands over, on every port and for every protocol."""
         routed = (route.upstream.host for route in self.routes if route.inspect)
         return tuple(dict.fromkeys([*routed, *(name.value for name in self.inspect)]))
 
@@ -149,7 +149,7 @@ def _site(route: Route, host: str, port: int) -> Site:
 
 
 def judge(site: Site, method: str, path: str) -> RequestDecision:
-    """``path`` is in its one form (endpoints.py)."""
+    """``path`` is normalised (endpoints.py)."""
     if site.closed is not None:
         return RequestDecision(allowed=False, reason=site.closed)
     if site.rules is None:
@@ -166,9 +166,9 @@ def judge(site: Site, method: str, path: str) -> RequestDecision:
 
 
 def _flag(route: str | None, method: str, path: str) -> str | None:
-    """The flag that allows this request and no other. The command chose the method and the path,
-    and a person types the flag into a shell. None: a '*' is a pattern there, and some letters can
-    not be written.
+    """The flag that allows this request only. The command chose method and path, and a person
+    pastes the flag into a shell. None: the path has a '*', which would be a pattern, or characters
+    that can not be written.
     """
     here = Source(file="--allow-endpoint")
     try:

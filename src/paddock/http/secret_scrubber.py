@@ -1,18 +1,18 @@
-"""The search for a secret in what an upstream answers. No sockets.
+"""Searches the answers of an upstream for a secret. No sockets.
 
-Each occurrence is overwritten by as many ``*``, so that lengths and frames stay right. The search
-finds the secret as it is, in base64 (both alphabets, at each of the three positions within a group)
-and in hexadecimal; each of these also behind escapes: percent, JSON and JavaScript (``\\u0041``,
-``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. Another disguise
-(encrypted, compressed, reversed, in two answers) is not found.
+Each occurrence is overwritten with as many ``*``, so that lengths and frames stay valid. The search
+finds the secret itself, in base64 (both alphabets, at each of the three positions within a group)
+and in hexadecimal. It finds each of these also behind escapes: percent, JSON and JavaScript
+(``\\u0041``, ``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. It
+does not find other forms (encrypted, compressed, reversed, in two answers).
 
-A client can have text of its own echoed. So nothing that it can measure may depend on the letters
-of the secret, unless the whole secret was echoed:
+A client can make an upstream echo its own text. So nothing that the client can measure may depend
+on the characters of the secret, unless the whole secret was echoed:
 
-- How much of an unfinished answer waits depends on the length of the secret and on classes of
+- The retained part of an unfinished answer depends on the length of the secret and on classes of
   characters.
-- The search takes the same time, whatever part of the secret a text holds. It compares hashes, not
-  letters, and the hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
+- The search takes the same time for every part of the secret in a text. It compares hashes, not
+  characters, and the hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from collections.abc import Iterator, Sequence
 from html.entities import html5
 from itertools import repeat
 
-SIZE_MIN = 8  # a shorter secret would be found in answers by chance
+MIN_SECRET_CHARS = 8  # a shorter secret would occur in answers by chance
 _MASK = b"*"
-_ROUNDS = 2  # an escape may be escaped again: a JSON text within JSON, ``&amp;#43;``
-_WIDEST = 12  # letters of an answer that spell one letter of the secret; more are not waited for
-# A piece may end here although more is to come, and its reader waits for it. Of most secrets
-# everybody knows the first letters ("ghp_").
+_ROUNDS = 2  # an escape may be escaped again: JSON inside JSON, ``&amp;#43;``
+# characters of an answer that encode one character of the secret; longer encodings are not awaited
+_WIDEST = 12
+# A piece may end here although more follows, and its reader waits for it. The first letters of most
+# secrets are public ("ghp_").
 _SHOWN = 4
 _PRINTABLE = bytes(range(0x20, 0x7F))
-# No part of an ordinary secret stands behind these, so the text up to them passes at once: events
-# end in a newline, JSON in a bracket.
+# No part of an ordinary secret follows these, so the text up to them passes at once: events end in
+# a newline, JSON in a bracket.
 _CLOSING = b' ",]}>'
-# letters at the end of a form from which windows are taken; the beginning of a token is often known
+# Windows are taken from this many characters at the end of a form, because the beginning of a token
+# is often known.
 _TAIL_MAX = 64
 _WINDOW_MIN = 6
 
@@ -46,9 +48,8 @@ _LOOKS_ESCAPED = re.compile(rb"(?:u00|x)[0-9A-Fa-f]{2}")
 
 
 def _escapes(digits: bytes = b"", begins: bytes = b"") -> tuple[re.Pattern[bytes], ...]:
-    """Percent, JSON and JavaScript, HTML. Each begins with one letter of its own, for which the
-    search is fast. Those with these digits, or behind whose first letter stands what ``begins``
-    lists, are no escapes.
+    """Percent, JSON and JavaScript, HTML. Each begins with its own character, for a fast search. An
+    escape with these digits, or with a character of ``begins`` after its first one, is not matched.
     """
     percent = b"%" + (b"(?!%b)" % digits if digits else b"")
     slash = rb"\\" + (
@@ -69,7 +70,7 @@ _NAMED = {
 
 
 class SecretSearch:
-    """For some secrets: printable ASCII, of ``SIZE_MIN`` letters at least."""
+    """Searches for secrets of printable ASCII with at least ``MIN_SECRET_CHARS`` characters."""
 
     __slots__ = (
         "_escapes",
@@ -92,11 +93,11 @@ class SecretSearch:
         )
         self.held_max = longest * _WIDEST
         self._forms = frozenset(form for secret in secrets for form in _forms(secret))
-        # A secret may hold what looks like an escape, and only one order of unfolding leaves that
-        # alone.
+        # A secret may contain text that looks like an escape, and only one order of unfolding
+        # preserves it.
         self._is_odd = bool(letters & set(b"%\\&"))
-        # Behind a letter that begins an escape its first letters would be taken for the rest of
-        # one.
+        # After a character that begins an escape, the first characters of the secret would be read
+        # as its rest.
         digits = {form[:2] for form in self._forms if re.match(rb"[0-9A-Fa-f]{2}", form)}
         begins = {found[0] for form in self._forms if (found := _LOOKS_ESCAPED.match(form))}
         self._escapes = (_escapes(), _escapes(b"|".join(sorted(digits)), b"|".join(sorted(begins))))
@@ -105,8 +106,8 @@ class SecretSearch:
         tail = min(shortest, _TAIL_MAX)
         self._width = max(_WINDOW_MIN, (tail + 1) // 2)
         self._step = tail - self._width + 1
-        # Window → how far before it its form begins, and how far behind its beginning the form
-        # ends. One that stands at several positions has another layer for each.
+        # Window → offset of the form's beginning before it, and length to the form's end. A window
+        # at several positions has another layer for each.
         self._layers: list[dict[bytes, tuple[int, int]]] = [{}]
         for form in self._forms:
             for at in range(len(form) - tail, len(form) - tail + self._step):
@@ -129,7 +130,7 @@ class SecretSearch:
                         start, end = fold.before(start), fold.before(end)
                     found.append((start, end))
             if folds is None:
-                break  # there are no escapes at all
+                break  # there are no escapes
         if not found:
             return data
         out = bytearray(data)
@@ -138,8 +139,8 @@ class SecretSearch:
         return bytes(out)
 
     def _found(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Each window costs the same, whether it is one of the secret's or not: a text as long as a
-        form is hashed for it in any case.
+        """Each window takes the same time, whether it belongs to the secret or not: a text as long
+        as a form is hashed in every case.
         """
         before, width = self._longest, self._width
         text = bytes(before) + text
@@ -157,19 +158,17 @@ class SecretSearch:
 
 
 class Scrubber:
-    """A stream in pieces in, the same without the secret out; also where the secret lies across
-    pieces.
-    """
+    """Removes the secret from a stream of pieces, also if the secret spans pieces."""
 
     __slots__ = ("_kept", "_search", "_shown")
 
     def __init__(self, search: SecretSearch) -> None:
         self._search = search
-        self._kept = b""  # the end of the stream so far, as far as the secret may have begun in it
-        self._shown = 0  # letters of it that were passed on
+        self._kept = b""  # the end of the stream so far that may contain a beginning of the secret
+        self._shown = 0  # characters of it that were passed on
 
     def feed(self, data: bytes) -> bytes:
-        """A piece, with more to come."""
+        """A piece that is followed by more."""
         stream = self._search.masked(self._kept + data)
         end = stream[-self._search.held_max :]
         run = len(end) - len(end.rstrip(self._search.held))
@@ -181,28 +180,28 @@ class Scrubber:
         return passed
 
     def last(self, data: bytes) -> bytes:
-        """The last piece, with all that was held back. Another stream may follow."""
+        """The last piece, with all retained text. Another stream may follow."""
         rest = self._search.masked(self._kept + data)[self._shown :]
         self._kept, self._shown = b"", 0
         return rest
 
     def whole(self, data: bytes) -> bytes:
-        """A text that is complete."""
+        """A complete text."""
         return self._search.masked(data)
 
 
 class _Fold:
-    """A text in which each escape became the letter that it stands for, and the way back."""
+    """A text with each escape replaced by its character, and the mapping back."""
 
     __slots__ = ("_lost", "_marks", "text")
 
     def __init__(self, text: bytes, marks: list[int], lost: list[int]) -> None:
         self.text = text
-        self._marks = marks  # behind each of these letters
-        self._lost = lost  # bytes of the text before that the folded one has less up to there
+        self._marks = marks  # after each of these characters
+        self._lost = lost  # the number of bytes removed up to there
 
     def before(self, at: int) -> int:
-        """A position, in the text before it was folded."""
+        """The position in the text before folding."""
         known = bisect_right(self._marks, at)
         return at + self._lost[known - 1] if known else at
 
@@ -216,7 +215,7 @@ def _in_order(data: bytes, escapes: Sequence[re.Pattern[bytes]]) -> Iterator[tup
 
 
 def _every_order(data: bytes, escapes: Sequence[re.Pattern[bytes]]) -> Iterator[tuple[_Fold, ...]]:
-    """Each escape as often as there are rounds. Most orders come to the same text."""
+    """Each escape as often as there are rounds. Most orders give the same text."""
     waiting: list[tuple[tuple[_Fold, ...], tuple[int, ...]]] = [((), (_ROUNDS,) * len(escapes))]
     seen = set()
     while waiting:
@@ -255,25 +254,25 @@ def _folded(text: bytes, escape: re.Pattern[bytes]) -> _Fold | None:
 
 
 def _letter(found: re.Match[bytes]) -> bytes | None:
-    kind, said = found.lastgroup, found[found.lastindex or 0]
+    kind, digits = found.lastgroup, found[found.lastindex or 0]
     match kind:
         case "hex":
-            return bytes.fromhex(said.decode("ascii"))
+            return bytes.fromhex(digits.decode("ascii"))
         case "decimal":
-            return bytes((int(said),)) if int(said) < 0x100 else None
+            return bytes((int(digits),)) if int(digits) < 0x100 else None
         case "name":
-            return _NAMED.get(said)
+            return _NAMED.get(digits)
         case _:
-            return said
+            return digits
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:
     yield secret
-    yield secret.replace(b" ", b"+")  # as forms of the web write it
+    yield secret.replace(b" ", b"+")  # as web forms encode it
     yield secret.hex().encode()
     yield secret.hex().upper().encode()
     for before in range(3):
-        # The letters of base64 that depend on the secret alone, if it begins after so many bytes.
+        # The base64 characters that depend on the secret alone, if it begins after so many bytes.
         encoded = base64.b64encode(bytes(before) + secret)
         part = encoded[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6]
         yield part

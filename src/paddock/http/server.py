@@ -1,7 +1,7 @@
-"""Connections that the relay hands over (channel.py), until the supervisor closes its line. Nothing
-listens here.
+"""Serves the connections that the relay hands over (channel.py), until the supervisor closes its
+socket. This process does not listen.
 
-What was decided goes to the supervisor, one event a message.
+Each decision goes to the supervisor, one event in a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paddock.core.canonical import canonical
-from paddock.http.channel import Channel, Handed
+from paddock.http.channel import Channel, HandedConnection
 from paddock.http.connection import Wire
 from paddock.http.credentials import Injection
 from paddock.http.exchange import ClientGone, Exchanges, RequestEvent, event
@@ -28,38 +28,38 @@ from paddock.policy.model import Upstream
 if TYPE_CHECKING:
     from paddock.http.inspection import Authority
 
-_MAX_CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
-_MAX_WAITING_CONNECTIONS = 4096  # others, until one of them ends; more are cut off
-_MAX_PENDING_EVENTS = 1024  # not yet told; then requests wait
+_MAX_CONNECTIONS = 1024  # at the same time, to bound memory
+_MAX_WAITING_CONNECTIONS = 4096  # waiting for a free slot; further connections are closed
+_MAX_PENDING_EVENTS = 1024  # unsent events; then requests wait
 _TLS_HANDSHAKE = 0x16
 
 
 def serve(
-    line: socket.socket,
+    sock: socket.socket,
     relay: socket.socket,
     settings: Settings,
     *,
     injections: Mapping[str, Injection],
     authority: Authority | None = None,
 ) -> None:
-    """Until the line closes, in a process of its own. ``injections`` by routes (credentials.py);
+    """Runs until the socket closes, in its own process. ``injections`` by route (credentials.py);
     ``authority``: for inspected hosts.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of
-    # the work.
+    # Loaded objects stay, and the objects of a request are freed with it. Searching for cycles
+    # takes a tenth of the time.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     asyncio.run(
-        RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run()
+        RequestServer(sock, relay, settings, injections, authority, verified(), Patience()).run()
     )
 
 
 class RequestServer:
     def __init__(
         self,
-        line: socket.socket,
+        sock: socket.socket,
         relay: socket.socket,
         settings: Settings,
         injections: Mapping[str, Injection],
@@ -67,8 +67,8 @@ class RequestServer:
         tls: ssl.SSLContext,
         patience: Patience,
     ) -> None:
-        line.setblocking(False)
-        self._line = line
+        sock.setblocking(False)
+        self._sock = sock
         self._relay = relay
         self._settings = settings
         self._injections = injections
@@ -76,18 +76,18 @@ class RequestServer:
         self._tls = tls
         self._patience = patience
         self._events: asyncio.Queue[bytes] = asyncio.Queue(_MAX_PENDING_EVENTS)
-        self._untold = 0  # events that the line did not take at once
+        self._unsent_events = 0  # events that the socket did not accept at once
         self._connections: set[asyncio.Task[None]] = set()
-        self._waiting: deque[tuple[Handed, socket.socket]] = deque()
+        self._waiting: deque[tuple[HandedConnection, socket.socket]] = deque()
 
     async def run(self) -> None:
         channel = Channel(self._relay, self._take)
         self._upstreams = Upstreams(channel.dial, self._tls, self._patience)
-        self._exchanges = Exchanges(self._upstreams, self._injections, self._tell, self._patience)
-        teller = asyncio.create_task(self._told())
+        self._exchanges = Exchanges(self._upstreams, self._injections, self._report, self._patience)
+        teller = asyncio.create_task(self._send_pending_events())
         over = asyncio.create_task(self._over())
         try:
-            # A relay that is gone hands nothing over; what was handed over goes on.
+            # A relay that is gone hands over nothing more; existing connections continue.
             await asyncio.wait([over, channel.ended], return_when=asyncio.FIRST_COMPLETED)
             if channel.ended.done():
                 channel.ended.result()
@@ -102,41 +102,41 @@ class RequestServer:
                 connection.cancel()
             if self._connections:
                 await asyncio.wait(self._connections)
-            while self._untold and not teller.done():
+            while self._unsent_events and not teller.done():
                 await asyncio.sleep(0)
             teller.cancel()
             await asyncio.wait([teller, over])
             self._upstreams.close()
 
     async def _over(self) -> None:
-        """The supervisor says nothing but that."""
-        while await asyncio.get_running_loop().sock_recv(self._line, 16):
+        """Waits for the end of the supervisor, which sends nothing else."""
+        while await asyncio.get_running_loop().sock_recv(self._sock, 16):
             pass
 
-    async def _tell(self, event: RequestEvent) -> None:
+    async def _report(self, event: RequestEvent) -> None:
         message = canonical(event).encode("ascii")
-        if self._untold == 0:
+        if self._unsent_events == 0:
             try:
-                self._line.send(message)
+                self._sock.send(message)
                 return
             except BlockingIOError:
-                pass  # it waits its turn
+                pass  # it is sent later
             except OSError:
-                return  # nobody takes them any more
-        self._untold += 1
+                return  # no reader is left
+        self._unsent_events += 1
         await self._events.put(message)
 
-    async def _told(self) -> None:
+    async def _send_pending_events(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             message = await self._events.get()
             try:
-                await loop.sock_sendall(self._line, message)
+                await loop.sock_sendall(self._sock, message)
             except OSError:
                 return
-            self._untold -= 1
+            self._unsent_events -= 1
 
-    def _take(self, handed: Handed, end: socket.socket) -> None:
+    def _take(self, handed: HandedConnection, end: socket.socket) -> None:
         if len(self._connections) < _MAX_CONNECTIONS:
             self._start(handed, end)
         elif len(self._waiting) < _MAX_WAITING_CONNECTIONS:
@@ -144,7 +144,7 @@ class RequestServer:
         else:
             end.close()
 
-    def _start(self, handed: Handed, end: socket.socket) -> None:
+    def _start(self, handed: HandedConnection, end: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(handed, end))
         self._connections.add(task)
         task.add_done_callback(self._done)
@@ -158,17 +158,21 @@ class RequestServer:
                 {"message": "a connection", "exception": error}
             )
 
-    async def _serve(self, handed: Handed, end: socket.socket) -> None:
+    async def _serve(self, handed: HandedConnection, end: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._patience.head_s):
-                tls = handed.said[0] == _TLS_HANDSHAKE if handed.said else await _speaks_tls(end)
+                tls = (
+                    handed.received[0] == _TLS_HANDSHAKE
+                    if handed.received
+                    else await _speaks_tls(end)
+                )
             site = self._site(handed, tls=tls)
             wire = (
-                await self._secured(site, end, handed.said)
+                await self._secured(site, end, handed.received)
                 if tls
-                else await _plain(end, handed.said)
+                else await _plain(end, handed.received)
             )
-        except (OSError, EOFError):  # TimeoutError is one
+        except (OSError, EOFError):  # TimeoutError is a subclass
             end.close()
             return
         except asyncio.CancelledError:
@@ -189,7 +193,7 @@ class RequestServer:
         finally:
             wire.close()
 
-    def _site(self, handed: Handed, *, tls: bool) -> Site:
+    def _site(self, handed: HandedConnection, *, tls: bool) -> Site:
         try:
             return self._settings.site(handed.kind, handed.host, handed.port, tls=tls)
         except NoSite as why:
@@ -206,8 +210,8 @@ class RequestServer:
                 closed=str(why),
             )
 
-    async def _secured(self, site: Site, end: socket.socket, said: bytes) -> Wire:
-        """TLS with the client ends here."""
+    async def _secured(self, site: Site, end: socket.socket, received: bytes) -> Wire:
+        """Terminates TLS with the client."""
         why = site.closed
         if why is None and self._authority is None:
             why = "there is no authority for certificates"
@@ -216,18 +220,18 @@ class RequestServer:
             try:
                 _, wire = await asyncio.get_running_loop().connect_accepted_socket(
                     Wire,
-                    await _unread(end, said),
+                    await _unread(end, received),
                     ssl=self._authority.context(site.host),
                     ssl_handshake_timeout=self._patience.connect_s,
                 )
                 return wire
-            except OSError as error:  # ssl.SSLError is one
-                # The callback is the one that compares the names.
+            except OSError as error:  # ssl.SSLError is a subclass
+                # The callback compares the names.
                 named = getattr(error, "reason", None) != "CALLBACK_FAILED"
                 why = (
                     f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
                 )
-        await self._tell(event(site, "deny", why, rule=site.source or None))
+        await self._report(event(site, "deny", why, rule=site.source or None))
         raise OSError(why)
 
 
@@ -237,7 +241,7 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 async def _speaks_tls(end: socket.socket) -> bool:
-    """By the first byte, which stays where it is."""
+    """By the first byte, which is only peeked."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -255,18 +259,18 @@ async def _speaks_tls(end: socket.socket) -> bool:
         return first[0] == _TLS_HANDSHAKE
 
 
-async def _plain(end: socket.socket, said: bytes) -> Wire:
+async def _plain(end: socket.socket, received: bytes) -> Wire:
     _, wire = await asyncio.get_running_loop().connect_accepted_socket(Wire, end)
-    if said:
-        wire.data_received(said)
+    if received:
+        wire.data_received(received)
     return wire
 
 
-async def _unread(end: socket.socket, said: bytes) -> socket.socket:
-    """asyncio reads TLS from a socket alone: what was read from it before goes through another one.
-    Nearly nobody says anything before it was told that it may.
+async def _unread(end: socket.socket, received: bytes) -> socket.socket:
+    """asyncio reads TLS only from a socket, so bytes that were read before go through another
+    socket pair. Few clients send data before they may.
     """
-    if not said:
+    if not received:
         return end
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
@@ -274,7 +278,7 @@ async def _unread(end: socket.socket, said: bytes) -> socket.socket:
     theirs.setblocking(False)
     _, client = await loop.connect_accepted_socket(Wire, end)
     _, inner = await loop.connect_accepted_socket(Wire, ours)
-    client.data_received(said)
+    client.data_received(received)
     for source, sink in ((client, inner), (inner, client)):
         pump = loop.create_task(_pumped(source, sink))
         _PUMPS.add(pump)
@@ -282,7 +286,8 @@ async def _unread(end: socket.socket, said: bytes) -> socket.socket:
     return theirs
 
 
-_PUMPS: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected
+# keeps a reference, because asyncio may collect a task without one
+_PUMPS: set[asyncio.Task[None]] = set()
 
 
 async def _pumped(source: Wire, sink: Wire) -> None:

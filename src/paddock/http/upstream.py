@@ -1,6 +1,6 @@
 """Connections to upstreams. The relay dials them (channel.py).
 
-They are kept for a while, for the next request. HTTP/1.1 is spoken, over TLS that is verified
+They are kept for a while for the next request. The protocol is HTTP/1.1, over TLS that is verified
 against the system's certificates.
 """
 
@@ -18,40 +18,40 @@ from paddock.http.message import UNTIL_CLOSE, Answer, Reader, Writer, answer_ext
 from paddock.policy.model import Upstream
 
 Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]
-"""Host and port → a connection, and the address that it leads to; or NotDialled."""
+"""Dials host and port. Returns a connection and its remote address, or raises NotDialled."""
 
 UpstreamKey = tuple[Upstream, str | None]
-"""An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
-for the secret of the route that it was said to."""
+"""An upstream and its route. Routes share no connection, because surplus data of an upstream is
+searched for the secret of the route that it was sent to."""
 
-# servers that close idle connections wait five seconds at least; one that closes is a request that
-# fails
-_KEPT_S = 4.0
+# Servers that close idle connections wait at least five seconds. A connection that closes during a
+# request fails it.
+_IDLE_LIFETIME_S = 4.0
 _MAX_KEPT_CONNECTIONS = 32  # of one upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long the other sides may take, in seconds."""
+    """Timeouts for the other sides, in seconds."""
 
-    head_s: float = 60  # a client: from the end of one request to the head of the next one
-    body_s: float = 120  # a client: between two pieces of a body, and to take one
+    head_s: float = 60  # client: from the end of one request to the head of the next one
+    body_s: float = 120  # client: between two pieces of a body, and to take one
     connect_s: float = 10  # TLS, with either side
-    answer_s: float = 900  # an upstream: to begin an answer, and between two pieces of it
+    answer_s: float = 900  # upstream: to begin an answer, and between two pieces of it
 
 
 class Forbidden(Exception):  # noqa: N818 (it is an answer, not a failure)
-    """The relay does not dial it; ``str()`` says why."""
+    """The relay does not dial it; ``str()`` is the reason."""
 
 
-class Unreachable(Exception):  # noqa: N818 (whose fault it is: the upstream's)
-    def __init__(self, what: str, *, late: bool = False) -> None:
-        super().__init__(what)
+class Unreachable(Exception):  # noqa: N818 (an error of the upstream)
+    def __init__(self, message: str, *, late: bool = False) -> None:
+        super().__init__(message)
         self.late = late
 
 
 class Connection:
-    """To one upstream, for one request at a time."""
+    """A connection to one upstream, for one request at a time."""
 
     __slots__ = ("_lasts", "address", "key", "reader", "used", "wire", "writer")
 
@@ -61,31 +61,31 @@ class Connection:
         self.address = address
         self.reader = Reader()
         self.writer = Writer()
-        self.used = False  # for a request before this one
+        self.used = False  # by an earlier request
         self._lasts = False
 
     async def answer(self, within_s: float) -> Answer:
-        """The head of the next one. EOFError if none comes."""
+        """The head of the next answer. EOFError if none comes."""
         while (answer := self.reader.answer()) is None:
             self.reader.feed(await self.wire.read(within_s))
         return answer
 
     def begin(self, answer: Answer, method: str) -> None:
-        """The body of the answer to a request."""
+        """Starts the body of the answer to a request."""
         extent = answer_extent(answer, method)
         self.reader.begin(extent)
         self._lasts = lasts(answer.headers, modern=answer.modern) and extent != UNTIL_CLOSE
 
     async def more(self, within_s: float) -> bytes:
-        """The next of the body; nothing: that was all of it."""
+        """The next piece of the body; empty: the body is complete."""
         while not (data := self.reader.body()) and not self.reader.whole:
             self.reader.feed(await self.wire.read(within_s))
         return data
 
     @property
     def reusable(self) -> bool:
-        said = self.reader.whole and self.writer.whole and not self.reader.unread
-        return said and self._lasts and self.wire.silent
+        complete = self.reader.whole and self.writer.whole and not self.reader.unread
+        return complete and self._lasts and self.wire.silent
 
 
 class Upstreams:
@@ -95,13 +95,13 @@ class Upstreams:
         self._patience = patience
         self._idle: dict[
             UpstreamKey, list[tuple[float, Connection]]
-        ] = {}  # each until then, the first before the others
+        ] = {}  # expiry time of each, oldest first
         self._sweep: asyncio.TimerHandle | None = None
 
     async def take(
         self, upstream: Upstream, route: str | None, *, fresh: bool = False
     ) -> Connection:
-        """One that was used before, if there is one and ``fresh`` does not ask for another."""
+        """A kept connection, if there is one and ``fresh`` is false."""
         key = (upstream, route)
         idle = self._idle.get(key)
         while idle and not fresh:
@@ -113,15 +113,15 @@ class Upstreams:
         return await self._dial(key)
 
     def give_back(self, connection: Connection) -> None:
-        """After a request: it is kept if the next one can go by it."""
+        """After a request: keeps the connection if it is reusable."""
         idle = self._idle.setdefault(connection.key, [])
         if not connection.reusable or len(idle) >= _MAX_KEPT_CONNECTIONS:
             connection.wire.abort()
             return
         loop = asyncio.get_running_loop()
-        idle.append((loop.time() + _KEPT_S, connection))
+        idle.append((loop.time() + _IDLE_LIFETIME_S, connection))
         if self._sweep is None:
-            self._sweep = loop.call_later(_KEPT_S, self._forget)
+            self._sweep = loop.call_later(_IDLE_LIFETIME_S, self._forget)
 
     def _forget(self) -> None:
         loop = asyncio.get_running_loop()
@@ -181,7 +181,7 @@ class Upstreams:
 
 
 def verified() -> ssl.SSLContext:
-    """TLS as every upstream has to speak it."""
+    """The TLS settings for every upstream."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

@@ -1,7 +1,7 @@
-"""A WebSocket's answers without the secret (RFC 6455, 5.2). No sockets.
+"""Removes the secret from the answers of a WebSocket (RFC 6455, 5.2). No sockets.
 
-A message is complete for its reader when its last frame is, so nothing of it waits longer than
-that. The secret may lie across the frames of one message; frames keep their sizes.
+A message is complete with its last frame, so nothing is retained longer. The secret may span frames
+of one message; frames keep their sizes.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from paddock.http.secret_scrubber import Scrubber
 
 _LAST, _RESERVED, _OPCODE, _CONTROL = 0x80, 0x70, 0x0F, 0x08
 _MASKED, _SIZE = 0x80, 0x7F
-_LONG, _LONGER = 126, 127  # the size stands in the next two or eight bytes
+_LONG, _LONGER = 126, 127  # the size is in the next two or eight bytes
 
 
 class Frames:
-    """What the upstream says in, the same with the secret overwritten out."""
+    """Takes the frames of the upstream and returns them with the secret overwritten."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self._scrubber = scrubber
         self._unread = bytearray()
-        self._left = 0  # bytes of the current frame's payload that are still to come
+        self._left = 0  # payload bytes of the current frame that are still to come
         self._last = True  # the current frame ends its message
         self._ready = bytearray()  # payload that may pass
         self._order: deque[bytes | int] = (
             deque()
-        )  # what passes: these bytes, or so many of the payload
+        )  # the output queue: literal bytes, or a number of payload bytes
 
     def feed(self, data: bytes) -> bytes:
-        """Malformed: a frame that can not be searched."""
+        """Raises Malformed for a frame that can not be searched."""
         self._unread += data
         while self._left or self._began():
             piece = self._taken(min(self._left, len(self._unread)))
@@ -43,13 +43,13 @@ class Frames:
         return self._passed()
 
     def end(self) -> bytes:
-        """Nothing more will come."""
+        """No more data will come."""
         self._ready += self._scrubber.last(b"")
         return self._passed()
 
     def _began(self) -> bool:
-        """Whether a data frame's head was there, and read. Control frames stand between them, and
-        are whole.
+        """Whether the head of a data frame was complete and read. Control frames between them are
+        handled as a whole.
         """
         while (head := self._head()) is not None:
             first, at, size = head
@@ -63,7 +63,7 @@ class Frames:
         return False
 
     def _head(self) -> tuple[int, int, int] | None:
-        """Its first byte, its own size and the payload's. None: more has to come."""
+        """Its first byte, its own size and that of the payload. None: more data is needed."""
         if len(self._unread) < 2:
             return None
         first, second = self._unread[:2]

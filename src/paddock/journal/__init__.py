@@ -1,6 +1,4 @@
-"""The journal, read side. The core is the only writer; what it wrote is read, checked and shown
-here.
-"""
+"""Reads, verifies and shows the journal. The core is its only writer."""
 
 from paddock.journal.chain import ChainReport, verify
 from paddock.journal.reader import Event, Journal, Loss

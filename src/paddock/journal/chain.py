@@ -1,13 +1,13 @@
-"""Verifying the chain: each line carries the SHA-256 of the line before, over all days, and a
-running number.
+"""Verifies the chain: each line has the SHA-256 of the previous line, across days, and a running
+number.
 
-An edited line breaks its successor's ``prev``; a removed or reordered one breaks ``seq`` and
-``prev``; a change of the very last line, or its removal, disagrees with the head. The first line of
-each file says that it is the first, and each line's time belongs to the day of its file. Whole days
-removed from the front are not an error (old days may be cleaned up) but are said.
+An edited line breaks the ``prev`` of its successor. A removed or moved line breaks ``seq`` and
+``prev``. A change or removal of the last line contradicts the head. The first line of each file
+says that it is the first, and the time of each line is on the day of its file. Days removed from
+the front are not an error (old days may be deleted), but are reported.
 
-A whole chain is not a whole story: what could not be written, on a disk that was full, the writer
-has counted in a ``journal.lost``, or in the head until a line fits again.
+A valid chain may still be incomplete: events that could not be written, for example on a full disk,
+are counted in a ``journal.lost`` event, or in the head until a line fits again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChainReport:
 
     @property
     def sound(self) -> bool:
-        """Nothing was altered, and nothing is missing."""
+        """Nothing was changed, and nothing is missing."""
         return not self.problems and not self.losses
 
 
@@ -60,7 +60,7 @@ def verify(journal: Journal) -> ChainReport:
 
 
 class _Chain:
-    """The lines so far."""
+    """The state after the lines so far."""
 
     def __init__(self, *, daily: bool) -> None:
         self._daily = daily
@@ -68,7 +68,7 @@ class _Chain:
         self.hash = _ORIGIN
         self._last: tuple[Path, int] | None = None
         self.losses: list[Loss] = []
-        self.open: dict[str, None] = {}  # sessions that have started and not ended, in order
+        self.open: dict[str, None] = {}  # sessions without an end so far, in order
 
     def take(self, path: Path, number: int, raw: bytes) -> Iterator[str]:
         where = f"{path.name}:{number}"
@@ -83,7 +83,9 @@ class _Chain:
             if (seq == 1) != (fields.get("prev") == _ORIGIN):
                 yield f"{where}: event {seq} does not belong at the beginning"
         elif seq != self.seq + 1:
-            yield f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
+            yield (
+                f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
+            )
         elif fields.get("prev") != self.hash:
             yield f"{where}: the line before ({self._last[0].name}:{self._last[1]}) was changed"
         if (number == 1) != bool(fields.get("opens")):

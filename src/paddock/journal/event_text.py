@@ -1,6 +1,4 @@
-"""Events as text: one line each, ``key=value``, nothing in a value can look like another field or
-line.
-"""
+"""Events as text: one ``key=value`` line each. No value can look like another field or line."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ def line(event: Event) -> str:
 
 
 def _enforced(fields: dict[str, Any]) -> dict[str, Any]:
-    """What was really applied, in the words people grep for."""
+    """The applied mechanisms, in words that people search for."""
     actual = fields.get("actual")
     if not isinstance(actual, dict):
         return {}

@@ -1,4 +1,4 @@
-"""Which events: by kind, action, rule, time and session. Times are UTC, as the journal has them."""
+"""Selects events by kind, action, rule, time and session. Times are UTC, as in the journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paddock.journal.reader import Event
 
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-# What an event says by its name alone.
+# Events whose name alone implies a denial.
 _REFUSALS = frozenset(
     {
         "exec.denied",
@@ -26,7 +26,7 @@ _REFUSALS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Each part that is given has to fit; of several kinds, actions or rules one has to."""
+    """All given parts must match; of several kinds, actions or rules one must match."""
 
     kinds: tuple[str, ...] = ()
     actions: tuple[str, ...] = ()
@@ -59,18 +59,18 @@ class Query:
 
 
 def action_of(event: Event) -> str | None:
-    """allow, deny or ask; None for what nobody decided."""
-    said = event.fields.get("action")
-    if isinstance(said, str):
-        return said
+    """allow, deny or ask; None for an event without a decision."""
+    value = event.fields.get("action")
+    if isinstance(value, str):
+        return value
     return "deny" if event.name in _REFUSALS else None
 
 
 def rule_of(event: Event) -> str | None:
     for key in ("rule_id", "rule"):
-        said = event.fields.get(key)
-        if isinstance(said, str):
-            return said
+        value = event.fields.get(key)
+        if isinstance(value, str):
+            return value
     return None
 
 
@@ -96,7 +96,7 @@ def moment(text: str, now: datetime) -> datetime:
 
 
 def day(text: str) -> tuple[datetime, datetime]:
-    """From its first moment to that of the next."""
+    """From its first moment to that of the next day."""
     try:
         start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
         return start, start + timedelta(days=1)

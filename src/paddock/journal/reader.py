@@ -1,5 +1,5 @@
-"""Reading a journal: a directory with one file a day, or one file; plus the ``head`` the writer
-keeps beside it.
+"""Reads a journal: a directory with one file for each day, or one file, and the ``head`` that the
+writer stores beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddock.errors import JournalError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One line. ``fields`` is what it says; ``raw`` the bytes the next line's hash is made of."""
+    """One line. ``fields``: its content. ``raw``: the bytes for the hash in the next line."""
 
     file: str
     line: int
@@ -46,12 +46,15 @@ class Loss:
 
     def __str__(self) -> str:
         events, are = ("event", "is") if self.count == 1 else ("events", "are")
-        return f"{self.where}: {self.count} {events} of session {self.session} {are} missing: {self.reason}"
+        return (
+            f"{self.where}: {self.count} {events} of session {self.session} {are} missing: "
+            f"{self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the writer believes it wrote last, and what writers could not write and not tell yet."""
+    """The last line according to the writer, and the losses that are not in an event yet."""
 
     seq: int
     hash: str
@@ -63,7 +66,7 @@ class Head:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journal:
     dir: Path
-    file: str | None  # None: one file a day
+    file: str | None  # None: one file for each day
 
     @classmethod
     def at(cls, place: str) -> Journal:
@@ -87,7 +90,7 @@ class Journal:
             raise _unreadable(self.dir, error) from error
 
     def check(self) -> None:
-        """The core's own conditions: what somebody else could have put there is nobody's
+        """Applies the core's own conditions: a file that another user could have created is not a
         journal.
         """
         for path, kind, wanted in (
@@ -114,7 +117,7 @@ class Journal:
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """Keep writers out for a moment, so that the files and the head belong together."""
+        """Blocks writers for a moment, so that the files and the head are consistent."""
         try:
             fd = os.open(self.head_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -129,7 +132,7 @@ class Journal:
         try:
             stands, *lost = self.head_path.read_text("utf-8").split("\0")
             front, size = stands.rsplit(None, 1)
-            seq, digest, file = front.split(" ", 2)  # a file name may hold spaces
+            seq, digest, file = front.split(" ", 2)  # a file name may contain spaces
             losses = tuple(map(self._loss, filter(None, lost)))
             return Head(seq=int(seq), hash=digest, file=file, size=int(size), losses=losses)
         except OSError as error:

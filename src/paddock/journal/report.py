@@ -1,6 +1,7 @@
-"""Events as one HTML page that needs nothing else: no script, no address, nothing from elsewhere.
-Whatever an event says was chosen by a command; it is redacted and escaped, and a policy in the page
-lets nothing run even so.
+"""Events as one self-contained HTML page: no script, no address, no external resource.
+
+A command chose the text of events. It is redacted and escaped, and a content security policy of the
+page blocks scripts as well.
 """
 
 from __future__ import annotations
@@ -25,26 +26,35 @@ MAX_CELL_CHARS = 400  # characters of a cell
 TIMELINE_BUCKETS = 60
 
 _STYLE = """
-:root { color-scheme: light dark; --ink: #1d1d1b; --soft: #5d5d58; --line: #d8d8d2; --ground: #fff; --yes: #1a6e35;
+:root { color-scheme: light dark; --ink: #1d1d1b; --soft: #5d5d58; --line: #d8d8d2; --ground: \
+#fff; --yes: #1a6e35;
   --no: #b02a1a; --other: #8a8a82; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ededea; --soft: #a3a39c; --line: #3b3b37; --ground: #171716;
+@media (prefers-color-scheme: dark) { :root { --ink: #ededea; --soft: #a3a39c; --line: #3b3b37; \
+--ground: #171716;
   --yes: #6fce8b; --no: #ff9585; } }
-body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; color: var(--ink);
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; \
+color: var(--ink);
   background: var(--ground); }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.soft { color: var(--soft); } .yes, .allow { color: var(--yes); } .no, .deny { color: var(--no); font-weight: 600; }
-.numbers { display: flex; flex-wrap: wrap; gap: 1.5rem; } .numbers b { display: block; font-size: 1.5rem; }
+.soft { color: var(--soft); } .yes, .allow { color: var(--yes); } .no, .deny { color: var(--no); \
+font-weight: 600; }
+.numbers { display: flex; flex-wrap: wrap; gap: 1.5rem; } .numbers b { display: block; font-size: \
+1.5rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid var(--line); }
+th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: \
+1px solid var(--line); }
 td { font: .85rem/1.4 ui-monospace, monospace; overflow-wrap: anywhere; }
-td, svg text { direction: ltr; unicode-bidi: isolate-override; } td:first-child { white-space: nowrap; }
+td, svg text { direction: ltr; unicode-bidi: isolate-override; } td:first-child { white-space: \
+nowrap; }
 svg { width: 100%; height: auto; } svg text { fill: var(--soft); font-size: 11px; }
-.fy { fill: var(--yes); } .fn { fill: var(--no); } .fo { fill: var(--other); } .axis { stroke: var(--line); }
+.fy { fill: var(--yes); } .fn { fill: var(--no); } .fo { fill: var(--other); } .axis { stroke: \
+var(--line); }
 """
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" content="no-referrer">
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="referrer" \
+content="no-referrer">
 <title>{title}</title><style>{style}</style></head><body>
 {body}
 </body></html>
@@ -60,15 +70,15 @@ class _Host:
 
 
 def report(
-    events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0
+    events: Iterable[Event], *, chain: ChainReport | str, description: str, unreadable: int = 0
 ) -> str:
-    """``chain``: what the verification said, or why there was none. ``what``: which events these
-    are.
+    """``chain``: the result of the verification, or why there was none. ``description``: a
+    description of the selected events.
     """
     found = list(events)
     write = _Writer(Redactor())
     body = [
-        f"<h1>paddock: {write.text(what)}</h1>",
+        f"<h1>paddock: {write.text(description)}</h1>",
         _verified(chain, write),
         f'<p class="no">{unreadable} lines of the journal are no events.</p>' if unreadable else "",
         _numbers(found),
@@ -76,12 +86,14 @@ def report(
         *_sections(found, write),
     ]
     return _PAGE.format(
-        title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body))
+        title=f"paddock: {write.text(description)}",
+        style=_STYLE,
+        body="\n".join(filter(None, body)),
     )
 
 
 class _OwnText(str):
-    """Text of ours: there is nothing to look for in it."""
+    """Text of Paddock, which needs no redaction."""
 
     __slots__ = ()
 
@@ -92,13 +104,13 @@ class _Writer:
         self._known: dict[str, str] = {}
 
     def text(self, value: object) -> str:
-        """One line, without secrets, and nothing in it is markup."""
+        """One line, without secrets and without markup."""
         if isinstance(value, _OwnText | int):
             return html.escape(str(value))
-        said = repr(value)
-        if said not in self._known:
-            self._known[said] = self._looked_through(value)
-        return self._known[said]
+        text = repr(value)
+        if text not in self._known:
+            self._known[text] = self._looked_through(value)
+        return self._known[text]
 
     def _looked_through(self, value: object) -> str:
         if isinstance(value, list) and len(value) == 1:  # a path, or a line of shell
@@ -124,7 +136,10 @@ class _Writer:
         )
         head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
         lines = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in shown)
-        return f'{left}<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table></div>'
+        return (
+            f'{left}<div class="wide"><table><thead><tr>{head}</tr></thead>'
+            f"<tbody>{lines}</tbody></table></div>"
+        )
 
     def _cell(self, value: object) -> str:
         marked = f' class="{value}"' if value in ("allow", "deny") else ""
@@ -151,10 +166,10 @@ def _verified(chain: ChainReport | str, write: _Writer) -> str:
     return altered + lost + endless
 
 
-def _listed(what: str, found: Sequence[str], write: _Writer) -> str:
+def _listed(description: str, found: Sequence[str], write: _Writer) -> str:
     lines = "".join(f"<li>{write.text(one)}</li>" for one in found[:20])
     more = f"<li>and {len(found) - 20} more</li>" if len(found) > 20 else ""
-    return f'<p class="no">{what}</p><ul class="no">{lines}{more}</ul>' if found else ""
+    return f'<p class="no">{description}</p><ul class="no">{lines}{more}</ul>' if found else ""
 
 
 def _numbers(events: list[Event]) -> str:
@@ -166,11 +181,12 @@ def _numbers(events: list[Event]) -> str:
         "denied": actions["deny"],
         "answered by a person or program": sum(_asked(event) for event in events),
     }
-    return f'<div class="numbers">{"".join(f"<div><b>{n}</b>{name}</div>" for name, n in counts.items())}</div>'
+    cells = "".join(f"<div><b>{n}</b>{name}</div>" for name, n in counts.items())
+    return f'<div class="numbers">{cells}</div>'
 
 
 def _timeline(events: list[Event]) -> str:
-    """How much was allowed, denied and else noted, over the time."""
+    """The numbers of allowed, denied and other events, over time."""
     timed = [(at, action_of(event)) for event in events if (at := time_of(event)) is not None]
     if not timed:
         return ""
@@ -197,8 +213,10 @@ def _timeline(events: list[Event]) -> str:
     return (
         '<h2>Timeline</h2><svg viewBox="0 0 720 140" role="img" aria-label="Events over time">'
         f'<line class="axis" x1="0" y1="120" x2="720" y2="120"/>{"".join(bars)}'
-        f'<text x="0" y="135">{_stamp(first)}</text><text x="720" y="135" text-anchor="end">{_stamp(last)}</text></svg>'
-        '<p class="soft"><span class="yes">allowed</span>, <span class="no">denied</span>, else noted</p>'
+        f'<text x="0" y="135">{_stamp(first)}</text><text x="720" y="135" '
+        f'text-anchor="end">{_stamp(last)}</text></svg>'
+        '<p class="soft"><span class="yes">allowed</span>, <span class="no">denied</span>, else '
+        "noted</p>"
     )
 
 
@@ -350,10 +368,12 @@ def _files(events: list[Event]) -> list[tuple[object, ...]]:
             note = fields.get("kept") or fields.get("errno") or fields.get("reason") or ""
             rows.append((_clock(event), _FILES[event.name], fields.get("path"), note))
         elif event.name == "tool" and isinstance(subject := fields.get("subject"), list):
-            what = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()
+            description = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()
             paths = [one for one in subject if isinstance(one, str) and one.startswith("/")]
             rows += [
-                (_clock(event), what, path, "") for path in paths if fields.get("tool") != "bash"
+                (_clock(event), description, path, "")
+                for path in paths
+                if fields.get("tool") != "bash"
             ]
     return rows
 
@@ -392,7 +412,10 @@ def _bars(rows: Sequence[tuple[str, int, int]], write: _Writer) -> str:
             f'<rect class="fn" x="{262 + yes:.1f}" y="{y + 3}" width="{no:.1f}" height="14"/>'
             f'<text x="{268 + yes + no:.1f}" y="{y + 14}">{allowed + denied}</text>'
         )
-    return f'<svg viewBox="0 0 720 {len(shown) * 20 + 4}" role="img" aria-label="How often">{"".join(bars)}</svg>'
+    return (
+        f'<svg viewBox="0 0 720 {len(shown) * 20 + 4}" role="img" aria-label="How '
+        f'often">{"".join(bars)}</svg>'
+    )
 
 
 def _number(value: object) -> int:

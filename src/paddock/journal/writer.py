@@ -1,9 +1,9 @@
-"""Events of this process → the journal, by way of the core, which is its only writer
+"""Writes events of this process to the journal, through the core, which is its only writer
 (core/src/commands/record.rs).
 
-Each event is answered when it is written. What can not be written is a JournalError, and from then
-on so is every other event: whoever needs the journal stops acting. Only the ends of calls that are
-under way are still told, as long as the core is there: what it can not write it counts.
+Each event is acknowledged when it is written. An event that can not be written raises a
+JournalError, and so does every later event: code that needs the journal stops. Only the ends of
+running calls are still sent while the core lives; it counts those that it can not write.
 """
 
 from __future__ import annotations
@@ -18,51 +18,53 @@ from typing import Any
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import JournalError, PaddockError
-from paddock.plan.model import Plan
+from paddock.plan.plan import Plan
 
-_MAX_MESSAGE_BYTES = 64 * 1024  # bytes of a message
+_MAX_MESSAGE_BYTES = 64 * 1024
 _MAX_TEXT_CHARS = (
     4000,
     400,
     20,
-)  # characters of each text, until it fits; the core cuts to what fits a line
+)  # characters of each text, until the event fits; the core cuts to the line limit
 _MAX_TEXTS = 100  # of a list
 _HINT = "`paddock audit verify` says what is wrong with it"
 
 
 class Recorder:
-    """``plan``: whose journal it is, opened as a run would open it. ``session``: what its events
-    are told apart by. Any thread may record. Close it in the end; it also ends with this process.
+    """``plan``: the plan of the journal, which is opened as for a run. ``session``: the id in its
+    events. Any thread may record. Close it at the end; it also ends with this process.
     """
 
     def __init__(self, plan: Plan) -> None:
         if plan.journal is None:
             raise JournalError("there is no journal to record to", hint="[audit] enabled = true")
         self._lock = threading.Lock()
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with their_sock:
             try:
-                self._core = core.Recording(plan, theirs.fileno(), on_stderr=plan.journal.stderr)
+                self._core = core.Recording(
+                    plan, their_sock.fileno(), on_stderr=plan.journal.stderr
+                )
             except BaseException:
-                self._line.close()
+                self._sock.close()
                 raise
         self._broken: str | None = None
-        self._over = False  # nobody is at the other end
+        self._over = False  # the other end is closed
         try:
-            self.session = str(self._heard()["session"])
+            self.session = str(self._read_answer()["session"])
         except BaseException:
             self.close()
             raise
 
     def record(self, event: Mapping[str, Any]) -> None:
-        """Returns when it is in the journal."""
+        """Returns when the event is in the journal."""
         message = _fitting(event)
         with self._lock:
             if self._broken is not None and (self._over or event.get("event") != "tool.end"):
                 raise JournalError(self._broken, hint=_HINT)
-            with contextlib.suppress(OSError):  # what it said last tells more
-                self._line.sendall(message)
-            error = self._heard()["error"]
+            with contextlib.suppress(OSError):  # its last message says more
+                self._sock.sendall(message)
+            error = self._read_answer()["error"]
             if error is not None:
                 self._broken = str(error)
                 raise JournalError(self._broken, hint=_HINT)
@@ -70,7 +72,7 @@ class Recorder:
     def close(self) -> None:
         with self._lock:
             self._broken, self._over = self._broken or "the journal was closed", True
-            self._line.close()
+            self._sock.close()
             self._core.end()
 
     def __enter__(self) -> Recorder:
@@ -79,9 +81,9 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _heard(self) -> Any:
+    def _read_answer(self) -> Any:
         try:
-            answer = self._line.recv(_MAX_MESSAGE_BYTES)
+            answer = self._sock.recv(_MAX_MESSAGE_BYTES)
         except ConnectionError:
             answer = b""
         if answer:
@@ -92,7 +94,7 @@ class Recorder:
 
 
 def _fitting(event: Mapping[str, Any]) -> bytes:
-    """The core takes nothing that is longer, and what it does not take is the end of it."""
+    """The core accepts no longer message, and a longer one ends it."""
     for longest in _MAX_TEXT_CHARS:
         message = canonical({key: _plain(value, longest) for key, value in event.items()}).encode(
             "ascii"
@@ -103,9 +105,7 @@ def _fitting(event: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any, longest: int) -> Any:
-    """Text of any length and letters as the core takes it: no NUL, and no surrogate that stands for
-    no byte.
-    """
+    """Converts a text for the core: no NUL, and no surrogate that stands for no byte."""
     match value:
         case str():
             over = len(value) - longest

@@ -1,4 +1,4 @@
-"""Covers: what the core would lay over names that are there now."""
+"""The covers of the core over existing names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A mount that the core lays over a name inside (core/src/files/cover.rs)."""
+    """A mount of the core over a name inside (core/src/files/cover.rs)."""
 
     path: str
     kind: CoverKind
@@ -26,20 +26,20 @@ class Cover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCovers:
-    """``links``: the symlinks in git directories, which nothing is laid over, and what they say."""
+    """``links``: the symlinks in git directories, which are not covered, and their targets."""
 
     covers: list[Cover]
     links: frozenset[tuple[str, str]]
 
 
 def covers_of(plan: Plan) -> FoundCovers:
-    """What the core would lay over names that are there now, in the full tier."""
+    """The covers over existing names in the full tier."""
     try:
-        told = core.ask("covers", plan=plan)
+        answer = core.ask("covers", plan=plan)
         covers = [
-            Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]
+            Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in answer["covers"]
         ]
-        links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
+        links = frozenset((str(one["path"]), str(one["said"])) for one in answer["links"])
         return FoundCovers(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(

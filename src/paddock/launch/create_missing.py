@@ -1,8 +1,8 @@
-"""Directories that a grant wants made (``create = true``) when they are not there.
+"""Creates missing directories of grants with ``create = true``.
 
-A run makes them, before the core looks for them; nothing else does. Each part of the way is opened
-from the one above it, and no symbolic link is followed: a command that could write there once may
-have left one.
+Only a run creates them, before the core opens them. Each directory on the path is opened from its
+parent, and no symbolic link is followed, because a command that could write there may have left
+one.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from paddock.policy.glob import Glob
 from paddock.policy.model import Grant, Source
 
 MODE = 0o700
-# O_PATH: a directory on the way need not be readable. With O_NOFOLLOW a link is opened itself, and
-# is no directory.
+# O_PATH: a directory on the path need not be readable. With O_NOFOLLOW a link is opened itself, and
+# is not a directory.
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def to_make(policy: Policy, plan: Plan) -> dict[str, Grant]:
-    """Each path that a grant wants made and that is not there. What stays closed is not made."""
+    """Each missing path of a grant with ``create``. Denied paths are not created."""
     granted = {grant.path for grant in plan.files.grants} if plan.files else None
     wanted = {
         Glob.parse(grant.pattern).prefix: grant
@@ -42,7 +42,7 @@ def to_make(policy: Policy, plan: Plan) -> dict[str, Grant]:
 
 
 def make_missing(policy: Policy, plan: Plan) -> bool:
-    """Whether there was anything to make."""
+    """Returns whether a directory was missing."""
     wanted = to_make(policy, plan)
     for path, grant in wanted.items():
         _walk(path, grant.source, _make)
@@ -50,13 +50,13 @@ def make_missing(policy: Policy, plan: Plan) -> bool:
 
 
 def require_makeable(policy: Policy, plan: Plan) -> None:
-    """Refuse what :func:`make_missing` would, and make nothing."""
+    """Raises the errors of :func:`make_missing` without creating anything."""
     for path, grant in to_make(policy, plan).items():
         _walk(path, grant.source, _look)
 
 
 def require_places_of_shells(policy: Policy) -> None:
-    """Each shell would be refused for what is not there: better nothing is run."""
+    """Refuses to run if a path for shells is missing, because every shell would be refused."""
     for grant in policy.shell.grants if policy.shell else ():
         path = Glob.parse(grant.pattern).prefix
         own = any(within(path, place) for place in (TMP, "/dev", "/proc")) or not path.startswith(
@@ -71,9 +71,7 @@ def require_places_of_shells(policy: Policy) -> None:
 
 
 def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) -> None:
-    """Down from the root, one name after the other, until ``enter`` says that there is nothing more
-    to see.
-    """
+    """Walks down from the root, name by name, until ``enter`` returns None."""
     at, here = "/", os.open("/", _FLAGS)
     try:
         for name in path.strip("/").split("/"):
@@ -101,12 +99,12 @@ def _make(name: str, directory: int) -> int:
     try:
         return os.open(name, _FLAGS, dir_fd=directory)
     except FileNotFoundError:
-        # The umask could take from the mode what the command needs.
+        # The umask could remove bits that the command needs.
         umask = os.umask(0)
         try:
             with contextlib.suppress(
                 FileExistsError
-            ):  # somebody was faster; what it is shows when it is opened
+            ):  # another process created it; opening it shows its type
                 os.mkdir(name, MODE, dir_fd=directory)
         finally:
             os.umask(umask)

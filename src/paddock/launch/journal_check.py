@@ -1,8 +1,7 @@
-"""Whether the core will be able to go on with a journal: its conditions, looked at without making
-or changing anything.
+"""Checks whether the core can use a journal, without creating or changing anything.
 
-The core is its only writer and checks again, on what it opens. Here the answer is for those who
-must know before: a dry run, and the list of journals that later runs close.
+The core is the only writer and checks again on the files that it opens. This check is for code that
+must know earlier: a dry run, and the list of journals that later runs deny.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import stat
 import time
 
 from paddock.errors import JournalError
-from paddock.plan.model import JournalPlan
+from paddock.plan.plan import JournalPlan
 
 _ELSEWHERE = (
     "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
@@ -30,8 +29,7 @@ def require_usable(journal: JournalPlan, uid: int) -> None:
             f"the journal directory {journal.dir} can not be opened: {error.strerror}"
         ) from error
     mode = stat.S_IMODE(facts.st_mode)
-    # A named file may lie in a directory that others can read; nobody else may put another in its
-    # place.
+    # A named file may be in a directory that others can read. Only the owner may replace it.
     private = mode & 0o022 == 0 if journal.file else mode == 0o700
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or not private:
         raise JournalError(

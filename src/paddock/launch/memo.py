@@ -1,26 +1,29 @@
-"""The memo: a compiled plan kept for the next time the same is asked, so that `paddock run` starts
-like a native tool.
+"""The memo: a compiled plan that is stored for the next start with the same input, so that `paddock
+run` starts like a native tool.
 
-The front door (`core/bin/paddock/main.rs`) looks a memo up by its key, sees that every input is
-still what it was, and starts the core without Python. It knows no options and compiles nothing; on
-any doubt it comes here. What a plan depends on is said in this file:
+The launcher (`core/bin/paddock/main.rs`) finds a memo by its key, checks that every input is
+unchanged, and starts the core without Python. It parses no options and compiles nothing; in every
+other case it starts Python. The inputs of a plan are:
 
-- key: version, uid, directory, kernel, the front door itself, the command's name, the options as
-  written
-- contents: policy files (with what was approved for good, if something can be asked), the
-  directories where one could appear, the project file, the lists of trusted files, of what earlier
-  runs could write and of journals, the passwd and group files, git's own files that were looked
-  into, Paddock's own profiles, tables and code; each by all that a change would touch (device,
-  inode, mode, owner, size, both times)
-- places: directories of policy files, what becomes writable (and the links that lead there), where
-  exec rules lead, those that a grant had made, where the person finds Paddock, git's directories;
-  by what is there and who may write it; the root directory, which is another one in a container
+- key: version, uid, directory, kernel, the launcher itself, the command's name, the options as
+written
+
+- contents: policy files (with the stored approvals, if a question is possible), the directories
+where one could appear, the project file, the lists of trusted files, of previously writable paths
+and of journals, the passwd and group files, the git files that were read, Paddock's own profiles,
+tables and code; each by every fact that a change would modify (device, inode, mode, owner, size,
+both times)
+
+- paths: directories of policy files, writable paths (and the links that lead there), the paths in
+exec rules, directories that a grant created, the paths where the user finds Paddock, git
+directories; by their object and who may write it; the root directory, which differs in a container
+
 - variables: those that patterns used
 
-Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that
-can not be carried out any more stops by itself. A plan of the landlock tier that nobody asked for
-is kept with the mark that it is for a machine without namespaces: the front door tries, which costs
-little where there are none.
+The availability of namespaces is not among them, and no file shows it. A plan of the full tier that
+can not be applied any more stops by itself. A plan of the landlock tier that was not requested is
+stored with a mark that it is for a machine without namespaces: the launcher tries them, which is
+cheap where there are none.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from pathlib import Path
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
-from paddock.host.installation import FRONT_DOOR, entries_of
+from paddock.host.installation import LAUNCHER, entries_of
 from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout
 from paddock.policy.glob import Glob
@@ -50,13 +53,13 @@ from paddock.policy.trust.path_list import facts_of
 from paddock.text.path_walk import PathWalk, follow
 from paddock.version import __version__
 
-MemoFacts = list[int] | None  # None: nothing is there
+MemoFacts = list[int] | None  # None: the object does not exist
 
-MAX_KEPT_PLANS = 64  # plans; more would be the leavings of directories and options of long ago
+MAX_KEPT_PLANS = 64  # more would be leftovers of unused directories and options
 
 
-class Consulted(Mapping[str, str]):
-    """An environment that remembers which of its variables were asked for."""
+class RecordingEnviron(Mapping[str, str]):
+    """An environment that records which of its variables were read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -73,22 +76,20 @@ class Consulted(Mapping[str, str]):
         return len(self._environ)
 
 
-def watched(origin: Origin) -> tuple[Origin, Consulted]:
-    """The same origin, whose environment tells afterwards what was used of it."""
-    environ = Consulted(origin.environ)
+def watched(origin: Origin) -> tuple[Origin, RecordingEnviron]:
+    """The same origin with an environment that records its use."""
+    environ = RecordingEnviron(origin.environ)
     return replace(origin, environ=environ), environ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memo:
-    """Made before the policy is loaded: what is on the disk then is what the plan may be remembered
-    for.
-    """
+    """Made before the policy is loaded: the plan belongs to the state of the disk then."""
 
     origin: Origin
     options: tuple[str, ...]  # as written between ``run`` and ``--``
     command: str
-    before: Mapping[str, MemoFacts] | None  # None: something could not be looked at
+    before: Mapping[str, MemoFacts] | None  # None: something could not be examined
 
     @classmethod
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
@@ -98,16 +99,17 @@ class Memo:
             before = None
         return cls(origin=origin, options=tuple(options), command=command, before=before)
 
-    def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
+    def keep(self, prepared: Prepared, consulted: RecordingEnviron, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a
         run.
         """
         with contextlib.suppress(OSError, PolicyError):
             self._keep(prepared, consulted, quiet=quiet)
 
-    def _keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
+    def _keep(self, prepared: Prepared, consulted: RecordingEnviron, *, quiet: bool) -> None:
         policy, terrain, plan = prepared.policy, prepared.terrain, prepared.plan
-        # A layer turned off by hand, or a link on the way: such plans are made anew each time.
+        # Plans with a layer turned off, or with a link on the path of a policy file, are compiled
+        # each time.
         if policy.off or _follows_links(policy):
             return
         read: dict[str, MemoFacts] = {file.path: list(file.facts) for file in policy.files}
@@ -117,30 +119,36 @@ class Memo:
         }
         trees = [*writable_trees(policy), *map(follow, terrain.writable)]
         ruled = [follow(path) for path in rule_paths(policy.rules)]
-        led = {path: follow(path) for path in terrain.leads}
+        resolved = {path: follow(path) for path in terrain.resolved_paths}
         others = _facts(
             (
                 *_own_code(),
-                *(link.path for way in (*trees, *ruled, *led.values()) for link in way.links),
+                *(
+                    link.path
+                    for walk in (*trees, *ruled, *resolved.values())
+                    for link in walk.links
+                ),
             )
         )
         places = {
-            path: _place(path)
-            for path in (*self._places(policy, (*trees, *ruled, *led.values())), *seen)
+            path: _directory_facts(path)
+            for path in (*self._watched_paths(policy, (*trees, *ruled, *resolved.values())), *seen)
         }
-        # Something changed while it was read: then nobody can say which of the two the plan is for.
+        # An input changed while it was read: then it is unknown which state the plan belongs to.
         if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
             return
         if (
             any(places[path] != seen[path] for path in seen)
-            or {p: w.end.path for p, w in led.items()} != terrain.leads
+            or {p: w.end.path for p, w in resolved.items()} != terrain.resolved_paths
         ):
             return
-        # The same of what becomes writable: later runs know it as it was recorded.
-        if prepared.reach.including(trees) != prepared.reach:
+        # The same for paths that become writable: later runs know them as recorded.
+        if prepared.writable_history.including(trees) != prepared.writable_history:
             return
         stores: dict[str, MemoFacts] = {
-            os.path.join(self.origin.state_dir, writable_history.STORE): list(prepared.reach.facts)
+            os.path.join(self.origin.state_dir, writable_history.STORE): list(
+                prepared.writable_history.facts
+            )
             or None,
             os.path.join(self.origin.state_dir, journal_history.STORE): list(
                 prepared.journals.facts
@@ -162,37 +170,37 @@ class Memo:
         _write(Path(self.origin.state_dir, "plans"), self.key(), text)
 
     def key(self) -> str:
-        door = os.path.join(os.path.dirname(os.path.realpath(core.program())), FRONT_DOOR)
+        launcher = os.path.join(os.path.dirname(os.path.realpath(core.program())), LAUNCHER)
         parts = (
             "paddock-memo-2",
             __version__,
             str(self.origin.uid),
             self.origin.cwd,
             os.uname().release,
-            door,
+            launcher,
             self.command,
             *self.options,
         )
-        # No part can hold a NUL, so no two lists of parts give the same bytes.
+        # No part can contain a NUL, so no two lists of parts give the same bytes.
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
-    def _places(self, policy: Policy, trees: Iterable[PathWalk]) -> Iterator[str]:
+    def _watched_paths(self, policy: Policy, trees: Iterable[PathWalk]) -> Iterator[str]:
         yield "/"
         yield self.origin.home
-        # Removed meanwhile, they have to be made again, and that is not the front door's to do.
+        # If they are removed, they must be created again, and the launcher does not do that.
         yield from (
             Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create
         )
         yield from (os.path.dirname(file.path) for file in policy.files)
-        yield from (way.end.path for way in trees)
+        yield from (walk.end.path for walk in trees)
         yield from entries_of(self.origin.environ.get("PATH", ""))
 
 
 def _surroundings(origin: Origin) -> Iterator[str]:
-    """What every plan depends on: who one is, and where a policy could appear."""
+    """Inputs of every plan: the user, and the directories where a policy could appear."""
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):
-        yield from (directory, f"{directory}/.")  # a link, and the directory that it leads to
+        yield from (directory, f"{directory}/.")  # a link, and the directory behind it
     yield from (
         f"{origin.state_dir}/trusted",
         f"{origin.cwd}/paddock.toml",
@@ -210,8 +218,8 @@ def _own_code() -> Iterator[str]:
 
 
 def _follows_links(policy: Policy) -> bool:
-    """To a policy file; or in a deny with a wildcard, which was resolved when it was loaded. Nobody
-    watches these.
+    """Whether a policy file is behind a link, or a deny with a wildcard was resolved when it was
+    loaded. The memo does not check these links.
     """
     globs = [Glob.parse(deny.pattern) for deny in policy.filesystem.denies]
     linked = any(file.found != file.path for file in policy.files)
@@ -223,14 +231,14 @@ def _facts(paths: Iterable[str]) -> dict[str, MemoFacts]:
 
 
 def _content(path: str) -> MemoFacts:
-    """What can not be looked at is an error: it is not nothing."""
+    """An object that can not be examined is an error; it is not missing."""
     try:
         return list(facts_of(os.lstat(path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
-def _place(path: str) -> list[int] | None:
+def _directory_facts(path: str) -> list[int] | None:
     facts = _content(path)
     return facts[:5] if facts else None
 
@@ -240,7 +248,7 @@ def _write(directory: Path, name: str, text: str) -> None:
     directory.mkdir(mode=0o700, exist_ok=True)
     with tempfile.NamedTemporaryFile(
         "w", dir=directory, delete=False
-    ) as file:  # made with mode 0600
+    ) as file:  # created with mode 0600
         file.write(text)
     os.replace(file.name, directory / name)
     known = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)

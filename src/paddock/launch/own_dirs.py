@@ -1,5 +1,5 @@
-"""Paddock's own directories, made before a run that could make them itself: only what exists can be
-locked or masked.
+"""Creates Paddock's own directories before a run that could create them itself: only an existing
+directory can be locked or masked.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from paddock.policy import Origin
 
 
 def make_lockable(origin: Origin, writable: Iterable[str]) -> None:
-    """``writable``: where the command may write, by the real names of the places."""
+    """``writable``: the resolved paths that the command may write."""
     trees = list(writable)
     for path, mode in _own(origin):
         if os.path.lexists(path) or not any(within(path, tree) for tree in trees):
             continue
         try:
-            # Where the person may not make it, the command, which is the same person, can not
-            # either.
+            # The command runs as the same user, so it can not create it either.
             with contextlib.suppress(PermissionError):
                 os.makedirs(path, mode=mode, exist_ok=True)
         except OSError as error:
@@ -34,4 +33,4 @@ def _own(origin: Origin) -> Iterator[tuple[str, int]]:
     yield origin.config_dir, 0o700
     yield origin.state_dir, 0o700
     yield f"/var/tmp/paddock-audit-{origin.uid}", 0o700
-    yield origin.system_dir, 0o755  # everybody's policies
+    yield origin.system_dir, 0o755  # policies of all users

@@ -1,4 +1,4 @@
-"""One run, from what was asked to the core: the only place that knows policy, host, plan and core
+"""Prepares one run, from the request to the core. Only this file knows policy, host, plan and core
 together.
 """
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from paddock.core import process as core
 from paddock.errors import CoreError, HostError, JournalError
-from paddock.host import Host, Terrain, measure, survey
+from paddock.host import Host, Terrain, measure, scan_surroundings
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make
 from paddock.launch.journal_check import require_usable
@@ -21,30 +21,28 @@ from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
-from paddock.policy.trust.journal_history import Journals
+from paddock.policy.trust.journal_history import JournalHistory
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import PathWalk, follow
 
-MAX_ROUNDS = 20  # each one more than the other runs that start at the same moment
+MAX_ROUNDS = 20  # each round means that another run started at the same moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     policy: Policy
     host: Host
-    reach: WritableHistory
+    writable_history: WritableHistory
     terrain: Terrain
-    journals: Journals
+    journals: JournalHistory
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
-        """Become the command, fenced. Whatever fails from here on is said and journaled by the
-        core.
-        """
+        """Becomes the command in the sandbox. The core prints and journals every later failure."""
         core.become(self.plan, command, quiet=quiet)
 
     def to_make(self) -> tuple[str, ...]:
-        """Directories that a run would make: granted, and not there."""
+        """Granted directories that are missing and that a run would create."""
         return tuple(to_make(self.policy, self.plan))
 
     def preflight(self) -> Preflight:
@@ -53,13 +51,11 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What the core found when it set everything up short of running: the plan, met by the real
-    machine.
-    """
+    """The result of the core's set-up without running: the plan on the real machine."""
 
     rules: int
-    skipped: tuple[str, ...]  # optional grants whose path is not here
-    removed: tuple[str, ...]  # grants that lead into a closed place
+    skipped: tuple[str, ...]  # optional grants whose path does not exist
+    removed: tuple[str, ...]  # grants that lead into a denied path
     blocked: int
     absent_syscalls: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -82,47 +78,56 @@ class Preflight:
 
 
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """Load, measure, compile, record. ``to_run``: the command will get to write what the policy
-    grants, and later runs have to know.
+    """Load, measure, compile, record. ``to_run``: the command will be able to write the granted
+    paths, so they are recorded for later runs.
     """
     policy = load(request, origin)
     host, terrain = _measured(policy, origin)
     writable = _writable(policy, terrain)
-    reach = origin.reach.including(writable)
-    host = replace(host, reached=reach.trees)
+    writable_history = origin.writable_history.including(writable)
+    host = replace(host, previously_writable=writable_history.trees)
     plan = compile_plan(policy, host, terrain)
     made = Prepared(
-        policy=policy, host=host, reach=reach, terrain=terrain, journals=origin.journals, plan=plan
+        policy=policy,
+        host=host,
+        writable_history=writable_history,
+        terrain=terrain,
+        journals=origin.journals,
+        plan=plan,
     )
     if to_run:
-        # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
+        # After compiling, because a refused run writes nothing and must not be recorded.
         made = _recorded(made, origin, writable)
     return replace(made, plan=without_covered(made.plan))
 
 
 def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> Prepared:
-    """Add this run to the lists that later runs read, and compile until the plan is made from the
-    lists as they are.
+    """Adds this run to the lists that later runs read, and compiles until the plan matches the
+    current lists.
     """
     for opening in made.terrain.openings:
         worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
     policy, terrain = made.policy, made.terrain
     host, plan, journals = made.host, made.plan, made.journals
     for _ in range(MAX_ROUNDS):
-        reach = WritableHistory.record(origin.state_dir, writable)
+        writable_history = WritableHistory.record(origin.state_dir, writable)
         if plan.tier is Tier.FULL:
-            make_lockable(origin, [way.end.path for way in writable])
-        if reach.trees == host.reached:
+            make_lockable(origin, [walk.end.path for walk in writable])
+        if writable_history.trees == host.previously_writable:
             journals = remember_journal(policy, plan, origin)
-        if (reach.trees, journals.places) != (host.reached, host.journals):
-            # Another run was recorded meanwhile, or a journal is gone.
-            host = replace(host, reached=reach.trees, journals=journals.places)
+        if (writable_history.trees, journals.places) != (host.previously_writable, host.journals):
+            # Another run was recorded meanwhile, or a journal was removed.
+            host = replace(
+                host, previously_writable=writable_history.trees, journals=journals.places
+            )
             plan = compile_plan(policy, host, terrain)
         elif make_missing(policy, plan):
-            # What was made has an inode now, by which later runs know it.
+            # A created directory has an inode now, by which later runs know it.
             writable = _writable(policy, terrain)
         else:
-            return replace(made, host=host, reach=reach, journals=journals, plan=plan)
+            return replace(
+                made, host=host, writable_history=writable_history, journals=journals, plan=plan
+            )
     raise HostError(
         "other runs keep changing what later runs have to know",
         hint="start it again when they have started",
@@ -135,30 +140,30 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
     require_places_of_shells(policy)
     full = choose_tier(policy, host) is Tier.FULL
-    return host, survey(policy, origin) if full else Terrain()
+    return host, scan_surroundings(policy, origin) if full else Terrain()
 
 
 def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:
     return [*writable_trees(policy), *map(follow, terrain.writable)]
 
 
-def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
-    """After compiling: a place that was refused is nobody's journal, and must not stay closed."""
+def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> JournalHistory:
+    """After compiling: a refused path is not a journal, and must not stay denied."""
     places: tuple[str, ...] = ()
     if plan.journal and policy.audit.dir:
         try:
             require_usable(plan.journal, origin.uid)
             places = plan.journal.places
         except JournalError:
-            # The core will refuse it in its own words, and write nothing there.
+            # The core will refuse it with its own message, and write nothing there.
             places = ()
-    return Journals.record(origin.state_dir, places)
+    return JournalHistory.record(origin.state_dir, places)
 
 
 def _number(value: object) -> int:

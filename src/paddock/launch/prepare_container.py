@@ -1,5 +1,5 @@
-"""One container, from what was asked to the core. The documented order: the profile, then the user,
-then the rest.
+"""Prepares one container, from the request to the core. The documented order is: the profile, then
+the user, then the rest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from paddock.policy.trust.writable_history import WritableHistory
 
 
 def prepare_container(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """``to_run``: the command will get to write in the root directory, and later runs have to
-    know.
+    """``to_run``: the command will be able to write the root directory, so it is recorded for later
+    runs.
     """
     policy = load(request, origin)
     asked = ContainerSection(settings=policy.container)
@@ -29,16 +29,23 @@ def prepare_container(request: Request, origin: Origin, *, to_run: bool = False)
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
     plan = compile_container(policy, host, accounts)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals
-    reach = (
-        WritableHistory.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    writable_history = (
+        WritableHistory.record(origin.state_dir, writable_trees(policy))
+        if to_run
+        else origin.writable_history
     )
-    host = replace(host, reached=reach.trees)
+    host = replace(host, previously_writable=writable_history.trees)
     return Prepared(
-        policy=policy, host=host, reach=reach, terrain=Terrain(), journals=journals, plan=plan
+        policy=policy,
+        host=host,
+        writable_history=writable_history,
+        terrain=Terrain(),
+        journals=journals,
+        plan=plan,
     )

@@ -1,9 +1,8 @@
-"""Grants that another one covers on this machine: a launch opens and rules each of them for
-nothing.
+"""Removes grants that another grant covers on this machine, because a launch opens each of them.
 
-With a merged /usr that is /bin, /lib and their like. Landlock adds rights up along the way to a
-file, so leaving one of them out changes no answer. In the full tier each has its own mount or link,
-and all stay.
+With a merged /usr these are /bin, /lib and similar. Landlock adds rights along the path to a file,
+so leaving one out changes no decision. In the full tier each has its own mount or link, and all
+stay.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paddock.plan import Plan
-from paddock.plan.model import Files, PathGrant
 from paddock.plan.paths import touch, within
+from paddock.plan.plan import Files, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Tier
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _ResolvedGrant:
     grant: PathGrant
     real: str
     rights: frozenset[str]
@@ -31,16 +30,16 @@ def without_covered(plan: Plan) -> Plan:
     if plan.tier is not Tier.LANDLOCK or plan.files is None or plan.landlock is None:
         return plan
     access = {name: frozenset(rights) for name, rights in plan.landlock.access.items()}
-    placed = [
-        _Placed(grant, real, access[grant.access])
+    resolved = [
+        _ResolvedGrant(grant, real, access[grant.access])
         for grant in plan.files.grants
         if (real := _real(grant.path))
     ]
-    # One that a link leads to depends on that link, and covers nothing.
-    direct = [one for one in placed if one.real == one.grant.path]
+    # A grant behind a link depends on that link, and covers no other.
+    direct = [one for one in resolved if one.real == one.grant.path]
     unwritable = _with_real(plan.files.unwritable)
     spare: set[int] = set()
-    for one in placed:
+    for one in resolved:
         others = (other for other in direct if other is not one and id(other.grant) not in spare)
         if any(_covers(other, one, unwritable) for other in others):
             spare.add(id(one.grant))
@@ -50,21 +49,21 @@ def without_covered(plan: Plan) -> Plan:
     return replace(plan, files=files)
 
 
-def _covers(other: _Placed, one: _Placed, unwritable: Iterable[str]) -> bool:
+def _covers(other: _ResolvedGrant, one: _ResolvedGrant, unwritable: Iterable[str]) -> bool:
     if (
         one.grant.access == "exec"
-    ):  # says more than its rights: what lies there may be executed, whoever wrote it
+    ):  # a grant of programs means more than its rights: they may be executed, whatever wrote them
         return False
     if not (one.rights <= other.rights and within(one.real, other.real)):
         return False
     kept_out = [*_with_real(other.grant.except_)]
     if other.grant.access in WRITES and one.grant.access not in WRITES:
-        kept_out += unwritable  # a grant to write goes around them, one to read does not
+        kept_out += unwritable  # a write grant excludes them, a read grant does not
     return not any(touch(one.real, place) for place in kept_out) and not _is_socket(one.real)
 
 
 def _is_socket(path: str) -> bool:
-    """Such a grant says more than its rights, too: it may be connected to."""
+    """A grant of a socket also means more than its rights: it may be connected to."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
     except OSError:
@@ -76,7 +75,7 @@ def _with_real(paths: Iterable[str]) -> list[str]:
 
 
 def _real(path: str) -> str | None:
-    """None: nothing is there, or it can not be seen."""
+    """None: the path does not exist, or can not be examined."""
     try:
         return os.path.realpath(path, strict=True)
     except OSError:

@@ -1,8 +1,8 @@
-"""Links by the names of shells, in front of PATH: each is the core, which closes itself in and
+"""Links with the names of shells, in front of PATH. Each is the core, which enters its sandbox and
 becomes the real shell.
 
-Who calls a shell by its path goes past them, so they fence nothing by themselves;
-`core/src/commands/intercepted_shell.rs` is what they do.
+A caller that uses the path of a shell bypasses them, so they are no protection by themselves.
+`core/src/commands/intercepted_shell.rs` implements them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from paddock.policy import Origin, Request, load
 
 NAMES = ("bash", "dash", "sh", "zsh")
 COMPILED = "plan.json"
-# The core's own default, and where shells lie on every machine.
+# The core's own default, and the directory of shells on every machine.
 _SET_APART, _USUAL = "/bin/shells", "/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstalledShims:
     dir: str
-    shells: str  # where the real ones are
-    names: tuple[str, ...]  # those that are intercepted
+    shells: str  # the directory of the real ones
+    names: tuple[str, ...]  # the intercepted ones
 
 
 def default_dir(origin: Origin) -> str:
@@ -43,10 +43,8 @@ def default_dir(origin: Origin) -> str:
 
 def install(
     directory: str, shells: str | None, request: Request, origin: Origin, *, in_run: bool
-) -> Installed:
-    """``in_run``: whoever calls them is in a fence, which has what the policy closes to
-    everybody.
-    """
+) -> InstalledShims:
+    """``in_run``: the callers are in a sandbox, which applies the denies of the policy."""
     real = shells or (_SET_APART if os.path.isdir(_SET_APART) else _USUAL)
     present = tuple(name for name in NAMES if os.access(os.path.join(real, name), os.X_OK))
     if not present:
@@ -60,7 +58,7 @@ def install(
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=origin.reach.trees,
+        previously_writable=origin.writable_history.trees,
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
@@ -94,10 +92,10 @@ def install(
             _unlink(os.path.join(directory, name))
         for name in present:
             os.symlink(core.program(), os.path.join(directory, name))
-    return Installed(dir=directory, shells=real, names=present)
+    return InstalledShims(dir=directory, shells=real, names=present)
 
 
-def installed(directory: str) -> Installed | None:
+def installed(directory: str) -> InstalledShims | None:
     names = tuple(
         name
         for name in NAMES
@@ -108,24 +106,24 @@ def installed(directory: str) -> Installed | None:
             shells = json.load(file)["shells"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Installed(dir=directory, shells=str(shells), names=names)
+    return InstalledShims(dir=directory, shells=str(shells), names=names)
 
 
 def remove(directory: str) -> bool:
-    """Whether there was anything to remove. What is not ours stays."""
+    """Returns whether there was anything to remove. Foreign files stay."""
     if installed(directory) is None:
         return False
     with _explained(directory):
         for name in (*NAMES, COMPILED):
             if _is_ours(directory, name):
                 _unlink(os.path.join(directory, name))
-        with contextlib.suppress(OSError):  # somebody else's files are in it
+        with contextlib.suppress(OSError):  # it contains foreign files
             os.rmdir(directory)
     return True
 
 
 def _is_ours(directory: str, name: str) -> bool:
-    """Or nobody's."""
+    """Whether the entry is a shim of Paddock, or missing."""
     path = os.path.join(directory, name)
     if name == COMPILED:
         return not os.path.lexists(path) or installed(directory) is not None
@@ -135,7 +133,7 @@ def _is_ours(directory: str, name: str) -> bool:
 
 
 def _write(directory: str, text: str) -> None:
-    """Whole or not at all: a shell that starts meanwhile reads the old one or the new one."""
+    """Completely or not at all: a shell that starts meanwhile reads the old or the new file."""
     fd, path = tempfile.mkstemp(dir=directory, prefix=".plan-")
     with open(fd, "w", encoding="ascii") as file:
         file.write(text)

@@ -1,8 +1,6 @@
-"""compile(Policy, Host, Terrain) → Plan. Pure: no file is opened, nothing is asked of the
-machine.
-"""
+"""compile(Policy, Host, Terrain) → Plan. Pure: opens no file and asks nothing of the machine."""
 
 from paddock.plan.compile import compile_plan
-from paddock.plan.model import Plan
+from paddock.plan.plan import Plan
 
 __all__ = ["Plan", "compile_plan"]

@@ -1,4 +1,4 @@
-"""The whole of Policy + Host + Terrain → Plan, in the order the core will carry it out."""
+"""Compiles Policy, Host and Terrain to a Plan, in the order in which the core applies it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.files import Laid, lay_out
+from paddock.plan.files import FileLayout, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.http_routes import secret_variables, variables, without_secrets
-from paddock.plan.model import (
+from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
+from paddock.plan.paths import within
+from paddock.plan.plan import (
     EnvironmentRules,
     Files,
     Gate,
@@ -30,8 +32,6 @@ from paddock.plan.model import (
     ShellPlan,
     User,
 )
-from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
-from paddock.plan.paths import within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.plan.seccomp import nests, reaches_services, seccomp_of
 from paddock.plan.shell import shell_of, summary_of_shells
@@ -40,18 +40,18 @@ from paddock.plan.workspace import workspace_of
 from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
 from paddock.policy.trust.origin import state_dir_of
 
-NOTHING_SURVEYED = Terrain()
+EMPTY_TERRAIN = Terrain()
 
 
-def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED) -> Plan:
+def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -> Plan:
     _refuse_container(policy)
     policy = without_secrets(policy)
     refuse_privileged(policy, host)
     tier = choose_tier(policy, host)
     strict = is_strict(policy)
-    missing = what_is_missing(policy, host, tier)
+    missing = missing_mechanisms(policy, host, tier)
     journal = journal_of(policy, host)
-    laid = lay_out(
+    layout = lay_out(
         policy,
         host,
         terrain,
@@ -60,20 +60,20 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         journals=journals_of(host, journal),
         chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
-    landlock = _landlock(policy, host, tier, laid)
-    files = laid.files if landlock or tier is Tier.FULL else None
+    landlock = _landlock(policy, host, tier, layout)
+    files = layout.files if landlock or tier is Tier.FULL else None
     seccomp = _seccomp(policy, host, tier, landlock)
     gate = gate_of(policy, host, files)
     network = network_of(policy, host, tier, terrain.registries)
     shell = shell_of(policy, host, tier, landlock, seccomp)
-    said = [
+    remarks = [
         _start_line(
-            policy, host, tier, laid if files else None, landlock, seccomp, gate, network, shell
+            policy, host, tier, layout if files else None, landlock, seccomp, gate, network, shell
         ),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
-        *(laid.notices if files else ()),
+        *(layout.notices if files else ()),
         *network_notices(policy, network, terrain.registries),
     ]
     return Plan(
@@ -82,11 +82,11 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         user=User(uid=host.uid, name=host.user, home=host.home),
         journal=journal,
         no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
-        # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a
+        # A core dump is written outside the sandbox. 1, not 0: with 0 the kernel still starts a
         # handler that core_pattern pipes to, with 1 it does neither (core(5)).
         rlimits={"core": 1},
-        environment=_environment(policy, tier, laid, network),
-        temp=laid.temp,
+        environment=_environment(policy, tier, layout, network),
+        temp=layout.temp,
         files=files,
         landlock=landlock,
         namespaces=_namespaces(policy) if tier is Tier.FULL else None,
@@ -100,16 +100,16 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         gate=gate,
         network=network,
         shell=shell,
-        observe=_observes(policy, host, fenced=files is not None),
+        observe=_observes(policy, host, has_file_rules=files is not None),
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
-        notices=tuple(said),
+        notices=tuple(remarks),
     )
 
 
 def _refuse_container(policy: Policy) -> None:
-    """A container's settings mean nothing to `paddock run`: they are refused, not ignored."""
+    """Settings of a container have no meaning for `paddock run`: refused, not ignored."""
     for setting in policy.container:
         raise PolicyError(
             f"{setting.key} is for containers, which `paddock run` does not make",
@@ -118,10 +118,10 @@ def _refuse_container(policy: Policy) -> None:
         )
 
 
-def _observes(policy: Policy, host: Host, *, fenced: bool) -> bool:
+def _observes(policy: Policy, host: Host, *, has_file_rules: bool) -> bool:
     if not policy.observe:
         return False
-    if not fenced:
+    if not has_file_rules:
         raise PolicyError("files are not fenced, so nothing of them is refused", where="--observe")
     if not host.user_notification:
         raise HostError(
@@ -134,8 +134,8 @@ def is_strict(policy: Policy) -> bool:
     return policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
 
 
-def what_is_missing(policy: Policy, host: Host, tier: Tier) -> list[str]:
-    """What the policy accepts to run without; an error, where it does not."""
+def missing_mechanisms(policy: Policy, host: Host, tier: Tier) -> list[str]:
+    """The mechanisms that the policy accepts to run without; an error if it does not."""
     missing = list(lacking(policy, host, tier))
     if missing and is_strict(policy):
         raise HostError(
@@ -164,20 +164,20 @@ _NESTED = (
 
 
 def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
-    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
+    remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
-        said.append('network.mode = "host": the network is not fenced')
+        remarks.append('network.mode = "host": the network is not fenced')
     if reaches_services(tier, landlock):
-        said += [
+        remarks += [
             f"{one.source}: unix sockets are open: {_UNIX}"
             for one in policy.syscalls.sockets
             if one.value == "unix"
         ]
     if policy.syscalls.trace and policy.syscalls.trace.value and asks_for_gate(policy):
-        said.append(f"{policy.syscalls.trace.source}: {_TRACED}")
+        remarks.append(f"{policy.syscalls.trace.source}: {_TRACED}")
     if policy.syscalls.namespaces and nests(policy.syscalls):
-        said.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
-    return (Notice(level=Level.WARNING, text=text) for text in said)
+        remarks.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
+    return (Notice(level=Level.WARNING, text=text) for text in remarks)
 
 
 def refuse_privileged(policy: Policy, host: Host) -> None:
@@ -198,8 +198,8 @@ def _default_journal(host: Host) -> str:
 
 
 def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
-    """The default one, which other runs write, those that earlier runs kept elsewhere, and this
-    run's.
+    """The default journal, which other runs write, the journals of earlier runs elsewhere, and that
+    of this run.
     """
     return tuple(
         sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())})
@@ -218,14 +218,14 @@ def journal_of(policy: Policy, host: Host) -> JournalPlan | None:
     )
 
 
-def _landlock(policy: Policy, host: Host, tier: Tier, laid: Laid) -> Landlock | None:
+def _landlock(policy: Policy, host: Host, tier: Tier, layout: FileLayout) -> Landlock | None:
     least = USEFUL_ABI if tier is Tier.FULL else 1
     if Switch.LANDLOCK in policy.off or host.landlock_abi < least:
         return None
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
-    used = {grant.access for grant in laid.files.grants} | (
-        {laid.temp.access} if laid.temp else set()
+    used = {grant.access for grant in layout.files.grants} | (
+        {layout.temp.access} if layout.temp else set()
     )
     access = {name: rights for name, rights in can.access.items() if name in used}
     return Landlock(abi=abi, handled=can.handled, scoped=can.scoped, access=access)
@@ -245,14 +245,14 @@ def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) 
 
 
 def _environment(
-    policy: Policy, tier: Tier, laid: Laid, network: NetworkPlan | None
+    policy: Policy, tier: Tier, layout: FileLayout, network: NetworkPlan | None
 ) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     http = network.http if network else None
     values = variables(policy.network, http) | {name: value.value for name, value in policy.env.set}
     for name, value in policy.env.set:
-        if TMP_TOKEN in value.value and not laid.has_temp:
+        if TMP_TOKEN in value.value and not layout.has_temp:
             raise PolicyError(
                 f"env.set.{name} needs a private temporary directory, and nothing grants <tmp>",
                 where=str(value.source),
@@ -304,18 +304,18 @@ def _start_line(
     policy: Policy,
     host: Host,
     tier: Tier,
-    laid: Laid | None,
+    layout: FileLayout | None,
     landlock: Landlock | None,
     seccomp: Seccomp | None,
     gate: Gate | None,
     network: NetworkPlan | None,
     shell: ShellPlan | None,
 ) -> Notice:
-    """What is enforced, in one line; and where, because a shell may have been led somewhere else by
-    a link.
+    """The enforced mechanisms and the directory, in one line. A link may have led a shell to
+    another directory than expected.
     """
-    parts = [f"{tier.value} tier" if laid else "files open"]
-    if laid:
+    parts = [f"{tier.value} tier" if layout else "files open"]
+    if layout:
         by = ["mounts"] if tier is Tier.FULL else []
         by += [f"Landlock ABI {landlock.abi}"] if landlock else []
         parts.append(f"files fenced ({', '.join(by)})")
@@ -334,6 +334,6 @@ def _start_line(
     if shell is not None:
         parts.append(f"shells intercepted ({summary_of_shells(policy)})")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
-    if laid and laid.unheld:
-        text += f"; not held in this tier: {', '.join(laid.unheld)}"
+    if layout and layout.unheld:
+        text += f"; not held in this tier: {', '.join(layout.unheld)}"
     return Notice(level=Level.INFO, text=text)

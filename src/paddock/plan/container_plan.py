@@ -1,8 +1,9 @@
-"""Policy + Host + Accounts → the Plan of a container.
+"""Compiles Policy, Host and Accounts to the Plan of a container.
 
-A container has its own files, so what a policy grants is a further layer: Landlock rules on places
-inside, made after the root was changed. Without grants the modes of the files decide, as on any
-machine. What the built-in profiles deny or protect is about a person's home, which is not in there.
+A container has its own files, so the grants of a policy are an additional layer: Landlock rules on
+paths inside, made after the root was changed. Without grants the modes of the files decide, as on
+any machine. The denied and protected names of the built-in profiles concern a user's home, which is
+not inside.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.accounts import Accounts
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.compile import (
     LOST,
     is_strict,
     journal_of,
     journals_of,
+    missing_mechanisms,
     refuse_privileged,
-    what_is_missing,
 )
 from paddock.plan.execution import hold_off
-from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
+from paddock.plan.grants import LOADER, TMP, merged, requested_grants, temp_access
 from paddock.plan.identity import IdMaps, identity_of
-from paddock.plan.model import (
+from paddock.plan.paths import touch
+from paddock.plan.plan import (
     Container,
     EnvironmentRules,
     Files,
@@ -39,7 +41,6 @@ from paddock.plan.model import (
     Seccomp,
     User,
 )
-from paddock.plan.paths import touch
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.plan.seccomp import nests, seccomp_of
 from paddock.policy.glob import Glob
@@ -49,19 +50,19 @@ from paddock.policy.trust.origin import state_dir_of
 HOSTNAME = "paddock"
 NETNS_DIR = "/run/netns"
 SHELL = "/bin/sh"
-# The host's has directories of the caller's in it.
+# The host's PATH contains directories of the caller.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _LIMITS_OF_GROUPS = ("memory_mb", "processes", "cpu_s")
 
-# The private /dev holds nothing but harmless nodes, terminals and shared memory.
+# The private /dev contains only harmless nodes, terminals and shared memory.
 _DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSection:
-    """The container section of a policy, each value with its source, of the type its reader gave
-    it.
+    """The container section of a policy. Each value has its source and the type that its reader
+    gave it.
     """
 
     settings: tuple[Setting, ...]
@@ -97,33 +98,38 @@ class ContainerSection:
 
 
 def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
-    asked = ContainerSection(settings=policy.container)
-    rootdir = asked.required("rootdir", "--rootdir DIR")
+    section = ContainerSection(settings=policy.container)
+    rootdir = section.required("rootdir", "--rootdir DIR")
     _refuse_unheld(policy)
     refuse_privileged(policy, host)
-    _refuse_rootless(asked, host)
-    _refuse_two_groups(policy, asked)
+    _refuse_rootless(section, host)
+    _refuse_two_groups(policy, section)
     if not host.namespaces.usable:
         raise HostError(
             f"namespaces can not be used here ({host.namespaces.refusal}), and a container is made of them",
             hint="`paddock doctor` shows what holds here",
         )
-    fenced = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
-    missing = what_is_missing(policy, host, Tier.LANDLOCK if fenced else Tier.FULL)
+    has_file_rules = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
+    missing = missing_mechanisms(policy, host, Tier.LANDLOCK if has_file_rules else Tier.FULL)
     journal = journal_of(policy, host)
-    _refuse_own(rootdir, host, journals_of(host, journal), asked)
+    _refuse_own(rootdir, host, journals_of(host, journal), section)
     notices: list[Notice] = []
-    files = _files(policy, notices) if fenced and host.landlock_abi else None
+    files = _files(policy, notices) if has_file_rules and host.landlock_abi else None
     landlock = _landlock(host, files) if files else None
-    uid, gid = asked.number("uid", accounts.service.uid), asked.number("gid", accounts.service.gid)
+    uid, gid = (
+        section.number("uid", accounts.service.uid),
+        section.number("gid", accounts.service.gid),
+    )
     identity = identity_of(
         accounts,
         caller=host.uid,
         uid=uid,
         gid=gid,
-        same=asked.text("id-map") == "identity",
-        where=asked.where(
-            next(key for key in ("id-map", "uid", "gid", "username") if asked.text(key) is not None)
+        same=section.text("id-map") == "identity",
+        where=section.where(
+            next(
+                key for key in ("id-map", "uid", "gid", "username") if section.text(key) is not None
+            )
         ),
     )
     container = Container(
@@ -133,17 +139,17 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         uid_map=identity.uid_map,
         gid_map=identity.gid_map,
         mappers=identity.mappers,
-        netns=_netns(asked),
-        loopback=asked.is_on("loopback"),
-        cgroups=asked.each("cgroup"),
-        capabilities=tuple(sorted(asked.each("cap-allow"))),
-        masks=tuple(_masks(policy, asked)),
+        netns=_netns(section),
+        loopback=section.is_on("loopback"),
+        cgroups=section.each("cgroup"),
+        capabilities=tuple(sorted(section.each("cap-allow"))),
+        masks=tuple(_masks(policy, section)),
     )
     seccomp = _seccomp(policy, host, landlock, container)
-    said = [
+    remarks = [
         _start_line(policy, container, identity, landlock, seccomp),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
-        *_warnings(policy, asked, accounts, container, host),
+        *_warnings(policy, section, accounts, container, host),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
         *notices,
     ]
@@ -159,7 +165,9 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         files=files,
         landlock=landlock,
         namespaces=Namespaces(
-            nested=nests(policy.syscalls), hostname=asked.text("hostname") or HOSTNAME, tmp_mb=None
+            nested=nests(policy.syscalls),
+            hostname=section.text("hostname") or HOSTNAME,
+            tmp_mb=None,
         ),
         workspace=None,
         container=container,
@@ -173,13 +181,13 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         cwd=host.cwd,
         workdir=policy.workdir.value if policy.workdir else "/",
         require_enforced=is_strict(policy),
-        notices=tuple(said),
+        notices=tuple(remarks),
     )
 
 
 def _refuse_unheld(policy: Policy) -> None:
-    """What `paddock run` may enforce and a container does not: a promise that is not kept is worse
-    than none.
+    """Settings that `paddock run` enforces and a container does not. They are refused, because an
+    unkept promise is worse than none.
     """
     for key, source in _unheld(policy):
         raise PolicyError(
@@ -217,55 +225,55 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
             yield f"deny {deny.pattern} (a pattern of names)", deny.source
 
 
-def _refuse_rootless(asked: ContainerSection, host: Host) -> None:
-    """The kernel would refuse it too, later and in other words."""
-    if host.uid != 0 and asked.text("netns"):
+def _refuse_rootless(section: ContainerSection, host: Host) -> None:
+    """The kernel would refuse it too, later and with another message."""
+    if host.uid != 0 and section.text("netns"):
         raise PolicyError(
             "netns needs root: only root can join a network namespace that exists",
-            where=asked.where("netns"),
+            where=section.where("netns"),
             hint="leave it out for a network namespace of its own, or run paddock jail as root",
         )
 
 
-def _refuse_two_groups(policy: Policy, asked: ContainerSection) -> None:
-    """A process is in one control group of a tree: that of the limit, or the one that was named."""
+def _refuse_two_groups(policy: Policy, section: ContainerSection) -> None:
+    """A process is in one control group of a tree: that of the limit, or the named one."""
     for limit in policy.limits:
-        if limit.name in _LIMITS_OF_GROUPS and asked.each("cgroup"):
+        if limit.name in _LIMITS_OF_GROUPS and section.each("cgroup"):
             raise PolicyError(
                 f"limits.{limit.name} would take the command out of the control group that cgroup names",
                 where=str(limit.source),
-                hint=f"write the limit into {asked.each('cgroup')[0]}, and take one of the two out",
+                hint=f"write the limit into {section.each('cgroup')[0]}, and take one of the two out",
             )
 
 
 def _refuse_own(
-    rootdir: str, host: Host, journals: tuple[str, ...], asked: ContainerSection
+    rootdir: str, host: Host, journals: tuple[str, ...], section: ContainerSection
 ) -> None:
     for path in (*host.own_paths, *journals):
         if touch(path, rootdir):
             raise PolicyError(
                 f"the root directory {rootdir} touches {path}, which paddock itself relies on",
-                where=asked.where("rootdir"),
+                where=section.where("rootdir"),
                 hint="give the container a directory of its own",
             )
 
 
-def _netns(asked: ContainerSection) -> str | None:
-    name = asked.text("netns")
+def _netns(section: ContainerSection) -> str | None:
+    name = section.text("netns")
     if name is None:
         return None
-    if asked.is_on("loopback"):
+    if section.is_on("loopback"):
         raise PolicyError(
             "loopback is for a network namespace of the container's own, and netns names one that exists",
-            where=asked.where("loopback"),
+            where=section.where("loopback"),
             hint=f"bring the device up in there: ip -n {name} link set lo up",
         )
     return name if name.startswith("/") else f"{NETNS_DIR}/{name}"
 
 
-def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
-    where = asked.where("mount-mask")
-    written = [Mask(path=path, optional=False, source=where) for path in asked.each("mount-mask")]
+def _masks(policy: Policy, section: ContainerSection) -> Iterator[Mask]:
+    where = section.where("mount-mask")
+    written = [Mask(path=path, optional=False, source=where) for path in section.each("mount-mask")]
     written += [
         Mask(path=Glob.parse(deny.pattern).prefix, optional=deny.optional, source=str(deny.source))
         for deny in policy.filesystem.denies
@@ -275,11 +283,11 @@ def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
 
 
 def _files(policy: Policy, notices: list[Notice]) -> Files:
-    """What the built-in profiles and the loader name need not be in every container."""
-    asked = hold_off(
-        asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices
+    """Paths that the built-in profiles and the loader name may be missing in a container."""
+    section = hold_off(
+        requested_grants(policy.filesystem, notices), strict=is_strict(policy), notices=notices
     )
-    optional = [replace(one, optional=True) if _is_general(one.source) else one for one in asked]
+    optional = [replace(one, optional=True) if _is_general(one.source) else one for one in section]
     grants = [
         one.grant()
         for one in optional
@@ -317,7 +325,7 @@ def _seccomp(
         return None
     seccomp = seccomp_of(policy.syscalls, Tier.FULL, landlock)
     if container.netns is None:
-        # Socket files are the container's own, and so are abstract names: they belong to the
+        # Socket files belong to the container, and so do abstract names, which belong to the
         # network namespace.
         seccomp = replace(seccomp, sockets=tuple(sorted({*seccomp.sockets, "unix"})))
     return seccomp
@@ -344,19 +352,19 @@ def _environment(policy: Policy, accounts: Accounts) -> EnvironmentRules | None:
 
 
 def _warnings(
-    policy: Policy, asked: ContainerSection, accounts: Accounts, container: Container, host: Host
+    policy: Policy, section: ContainerSection, accounts: Accounts, container: Container, host: Host
 ) -> Iterator[Notice]:
-    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
-    if host.uid == 0 and asked.text("id-map") == "identity":
-        said.append(
-            f"{asked.where('id-map')}: users inside are the same users outside: its root owns what yours owns"
+    remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
+    if host.uid == 0 and section.text("id-map") == "identity":
+        remarks.append(
+            f"{section.where('id-map')}: users inside are the same users outside: its root owns what yours owns"
         )
     if host.uid != 0 and not container.mappers and accounts.caller_groups:
         groups = ", ".join(map(str, accounts.caller_groups))
-        said.append(
+        remarks.append(
             f"your groups ({groups}) stay with the command: giving them up needs newgidmap and /etc/subgid"
         )
-    return (Notice(level=Level.WARNING, text=text) for text in said)
+    return (Notice(level=Level.WARNING, text=text) for text in remarks)
 
 
 def _start_line(

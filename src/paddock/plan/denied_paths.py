@@ -1,30 +1,31 @@
-"""What stays closed whatever is granted, and what stays unwritable. Each tier holds it in its own
-way.
+"""The paths that are denied despite any grant, and those that stay read-only. Each tier enforces
+them in its own way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.policy.glob import Glob
 from paddock.policy.model import Deny, Filesystem
 
-# As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has
-# to.
-_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
+# For an ordinary user the file modes protect these. Root bypasses modes, so the sandbox must
+# protect them.
+_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
+                 "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeniedPaths:
-    """``names`` are the denies that no single path stands for: ``**/.env``, ``/srv/*/key``."""
+    """``names`` are the denies that no single path expresses: ``**/.env``, ``/srv/*/key``."""
 
     denied: tuple[str, ...]
     names: tuple[tuple[Deny, Glob], ...]
     journals: tuple[str, ...]
-    secrets: tuple[str, ...]  # what only root could read
-    own: tuple[str, ...]  # Paddock's own places: to be read, not to be written
+    secrets: tuple[str, ...]  # files that only root can read
+    own: tuple[str, ...]  # Paddock's own paths: readable, not writable
 
     @property
     def unreadable(self) -> tuple[str, ...]:
@@ -39,10 +40,8 @@ class DeniedPaths:
         return tuple(sorted(self.own))
 
 
-def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
-    """A deny that the built-in profiles add where they can (``**/.env?``) is one of the things a
-    policy may open.
-    """
+def denied_paths_of(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
+    """A policy may open a deny that the built-in profiles add as optional (``**/.env?``)."""
     opened = {one.value for one in filesystem.open_protected}
     globs = [
         (deny, Glob.parse(deny.pattern))

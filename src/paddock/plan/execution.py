@@ -1,8 +1,8 @@
-"""Grants whose execution is turned off (``execute = false``), held against the other grants.
+"""Grants without execution (``execute = false``), compared with the other grants.
 
-Landlock adds rights up: what one grant leaves out, another over the same files gives back. At the
-very same path the tighter word counts, whoever wrote the other one. A grant from further up, one
-that is there for executing, or the loader's can not be made tighter without breaking it: then the
+Landlock adds rights: a right that one grant leaves out is given back by another grant over the same
+files. At the same path the stricter grant counts, in any order. A grant of a parent directory, a
+grant for executing and that of the loader can not be restricted without breaking them. Then the
 policy contradicts itself.
 """
 
@@ -13,15 +13,15 @@ from dataclasses import replace
 
 from paddock.errors import PolicyError
 from paddock.plan.grants import LOADER, RequestedGrant
-from paddock.plan.model import Level, Notice
 from paddock.plan.paths import within
+from paddock.plan.plan import Level, Notice
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE
 
 
 def hold_off(
     asked: Iterable[RequestedGrant], *, strict: bool, notices: list[Notice]
 ) -> list[RequestedGrant]:
-    """``strict``: what can not be held is an error, else it is said."""
+    """``strict``: a conflict is an error; otherwise it is a notice."""
     grants = list(asked)
     off = [one for one in grants if one.access in WITHOUT_EXECUTE.values()]
     at = {one.path for one in off}

@@ -1,40 +1,40 @@
-"""Grants, denies and names → Files, as the tier can hold them."""
+"""Compiles grants, denies and names to Files, as the tier can enforce them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.denied_paths import DeniedPaths, closed_by
+from paddock.plan.denied_paths import DeniedPaths, denied_paths_of
 from paddock.plan.execution import hold_off
 from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
     RequestedGrant,
-    asked_of,
     merged,
     refuse_exposed_journal,
     refuse_workspace,
+    requested_grants,
     temp_access,
 )
 from paddock.plan.landlock_files import Carving
-from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
+from paddock.plan.plan import Files, Level, Notice, Temp
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 
-# What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
+# Gaps of the landlock tier in writable paths; SECURITY.md has the whole list.
 _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class FileLayout:
     files: Files
     temp: Temp | None
-    has_temp: bool  # there is a private temporary directory, in whichever way the tier makes it
-    unheld: tuple[str, ...]  # what the tier can not hold and the policy can do without
+    has_temp: bool  # the run has a private temporary directory, made as the tier does it
+    unheld: tuple[str, ...]  # rules that the tier can not enforce and the policy does not require
     notices: tuple[Notice, ...]
 
 
@@ -47,36 +47,38 @@ def lay_out(
     strict: bool,
     journals: tuple[str, ...],
     chosen_journal: str | None,
-) -> Laid:
-    """``strict``: what can not be held is an error. ``journals``: the default one, those that
-    earlier runs kept elsewhere, and this run's. ``chosen_journal``: a person named its place, so a
-    bad place is their error and not ours to close.
+) -> FileLayout:
+    """``strict``: a rule that can not be enforced is an error. ``journals``: the default one, those
+    of earlier runs elsewhere, and that of this run. ``chosen_journal``: the user named its path, so
+    a bad path is an error of the user.
     """
     notices: list[Notice] = []
-    asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)
-    for one in asked:
+    requested = hold_off(
+        requested_grants(policy.filesystem, notices), strict=strict, notices=notices
+    )
+    for one in requested:
         refuse_workspace(one, host)
         refuse_exposed_journal(one, chosen_journal)
-    closed = closed_by(policy.filesystem, host, journals)
+    closed = denied_paths_of(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:
-            return _carved(policy, host, closed, asked, notices, strict=strict)
+            return _carved(policy, host, closed, requested, notices, strict=strict)
         case Tier.FULL:
-            return _covered(policy, host, terrain, closed, asked, notices)
+            return _covered(policy, host, terrain, closed, requested, notices)
 
 
 def _carved(
     policy: Policy,
     host: Host,
     closed: DeniedPaths,
-    asked: list[RequestedGrant],
+    requested: list[RequestedGrant],
     notices: list[Notice],
     *,
     strict: bool,
-) -> Laid:
-    carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
-    grants = merged(held for one in asked if (held := carving.grant(one)))
-    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
+) -> FileLayout:
+    carving = Carving(denied_paths=closed, strict=strict, notices=notices, unheld={})
+    grants = merged(held for one in requested if (held := carving.grant(one)))
+    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in requested) else []
     unheld += short_names(carving.unheld.values())
     notices += [
         Notice(
@@ -87,12 +89,12 @@ def _carved(
         if not deny.source.builtin
     ]
     temp = temp_access(policy.filesystem)
-    return Laid(
+    return FileLayout(
         files=Files(
             grants=grants,
             closed=closed.to_everything,
             unwritable=closed.to_writing,
-            reached=_sorted(host.reached),
+            reached=_sorted(host.previously_writable),
             deny=(),
             protect=(),
             opened=(),
@@ -109,19 +111,19 @@ def _covered(
     host: Host,
     terrain: Terrain,
     closed: DeniedPaths,
-    asked: list[RequestedGrant],
+    requested: list[RequestedGrant],
     notices: list[Notice],
-) -> Laid:
+) -> FileLayout:
     temp = temp_access(policy.filesystem)
-    grants = grants_for(asked, closed, terrain, notices, temp=temp)
-    names = names_of(policy, host, terrain, closed, asked)
+    grants = grants_for(requested, closed, terrain, notices, temp=temp)
+    names = names_of(policy, host, terrain, closed, requested)
     notices += [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
-    return Laid(
+    return FileLayout(
         files=Files(
             grants=merged(grants),
             closed=tuple(sorted({*closed.to_everything, *SERVICES})),
             unwritable=closed.to_writing,
-            reached=_sorted(host.reached),
+            reached=_sorted(host.previously_writable),
             deny=names.deny,
             deny_names=names.deny_names,
             protect=names.protect,

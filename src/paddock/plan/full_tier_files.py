@@ -1,6 +1,5 @@
-"""Files in the full tier: the root inside holds what is granted and nothing else; mounts mask what
-is closed and lock what must not be written. Nothing is carved, so a grant is the whole of its
-place.
+"""Files in the full tier: the root inside contains only granted paths. Mounts mask denied paths and
+lock paths that must not be written. No grant has gaps, so it covers its whole tree.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from paddock.errors import PolicyError
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import TMP, RequestedGrant
-from paddock.plan.landlock_files import refuse_closed
-from paddock.plan.model import Level, Notice, PathGrant
+from paddock.plan.landlock_files import refuse_denied
 from paddock.plan.paths import within
+from paddock.plan.plan import Level, Notice, PathGrant
 
-# The private /dev and /proc of this tier: other terminals and processes are not in them, so what is
-# can be used.
+# The private /dev and /proc of this tier contain no foreign terminals or processes, so their
+# content can be used.
 _PRIVATE = (("/dev", "read"), ("/dev/pts", "device"), ("/dev/console", "device"))
 
-# Sockets through which a service acts for whoever connects. Seccomp keeps unix sockets shut in the
-# landlock tier; here they can be made, and /var/lib is readable.
+# Sockets of services that act for their clients. In the landlock tier seccomp denies unix sockets.
+# Here they can be made, and /var/lib is readable.
 SERVICES = (
     "/var/lib/docker",
     "/var/lib/containerd",
@@ -31,8 +30,8 @@ SERVICES = (
 
 
 def grants_for(
-    asked: Iterable[RequestedGrant],
-    closed: DeniedPaths,
+    requested: Iterable[RequestedGrant],
+    denied_paths: DeniedPaths,
     terrain: Terrain,
     notices: list[Notice],
     *,
@@ -46,20 +45,20 @@ def grants_for(
         grants.append(
             PathGrant(path=TMP, access=temp, except_=(), optional=False, source="private")
         )
-    for one in asked:
+    for one in requested:
         if one.path == TMP:
             notices.append(
-                _said(
+                _notice(
                     one,
                     "here /tmp is the run's own, empty at its start; grant a directory in it by its name",
                 )
             )
-        above = _above(one, closed)
+        above = _above(one, denied_paths)
         if above is not None:
-            refuse_closed(one, above, closed, notices)
+            refuse_denied(one, above, denied_paths, notices)
             continue
         if one.writes:
-            _refuse_own(one, closed, notices)
+            _refuse_own(one, denied_paths, notices)
         grants.append(one.grant())
     for opening in terrain.openings:
         source = f"{opening.top}/.git"
@@ -73,31 +72,35 @@ def grants_for(
     return grants
 
 
-def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
-    """The closed place that the grant lies in, if it does."""
-    for path in closed.to_everything:
-        if within(asked.path, path):
+def _above(requested: RequestedGrant, denied_paths: DeniedPaths) -> str | None:
+    """The denied path that contains the grant, if there is one."""
+    for path in denied_paths.to_everything:
+        if within(requested.path, path):
             return path
-    for deny, glob in closed.names:
-        if glob.covers(asked.path):
+    for deny, glob in denied_paths.names:
+        if glob.covers(requested.path):
             return deny.pattern
     return None
 
 
-def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice]) -> None:
-    """What Paddock relies on stays read-only inside a writable grant. A grant inside of it would be
-    no writable grant.
+def _refuse_own(
+    requested: RequestedGrant, denied_paths: DeniedPaths, notices: list[Notice]
+) -> None:
+    """Paddock's own paths stay read-only inside a writable grant. A grant inside them would not be
+    writable.
     """
-    for path in closed.own:
-        if within(asked.path, path) and asked.workspace:
+    for path in denied_paths.own:
+        if within(requested.path, path) and requested.workspace:
             raise PolicyError(
-                f"the workspace {asked.path} lies in {path}, which paddock itself relies on",
-                where=asked.source,
+                f"the workspace {requested.path} lies in {path}, which paddock itself relies on",
+                where=requested.source,
                 hint="start paddock in a project directory; install paddock outside of it",
             )
-        if within(asked.path, path) or (asked.workspace and within(path, asked.path)):
-            notices.append(_said(asked, f"{path} stays read-only: paddock itself relies on it"))
+        if within(requested.path, path) or (requested.workspace and within(path, requested.path)):
+            notices.append(
+                _notice(requested, f"{path} stays read-only: paddock itself relies on it")
+            )
 
 
-def _said(asked: RequestedGrant, text: str) -> Notice:
-    return Notice(level=Level.WARNING, text=f"{asked.source}: {text}")
+def _notice(requested: RequestedGrant, text: str) -> Notice:
+    return Notice(level=Level.WARNING, text=f"{requested.source}: {text}")

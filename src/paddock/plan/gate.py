@@ -1,13 +1,13 @@
-"""Exec rules → the gate: which programs may be started. Judged by the core alone
+"""Compiles exec rules to the gate: which programs may be started. Only the core judges them
 (core/src/gate/rules.rs).
 """
 
 from __future__ import annotations
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
-from paddock.plan.model import Files, Gate, GateMatch, GateRule, PathGrant
+from paddock.host.facts import Host
 from paddock.plan.paths import within
+from paddock.plan.plan import Files, Gate, GateMatch, GateRule, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Action, Policy, Rule, Source, Switch
 
@@ -16,7 +16,7 @@ ASK_TIMEOUT_S = 300
 
 
 def asks_for_gate(policy: Policy) -> Source | None:
-    """The line that does, if one does: a rule, or a default that is not the same as no gate."""
+    """The line that requires a gate, if any: a rule, or a default that is not allow."""
     default = policy.meta.default_action
     if default and default.value is not Action.ALLOW:
         return default.source
@@ -24,12 +24,12 @@ def asks_for_gate(policy: Policy) -> Source | None:
 
 
 def default_action(policy: Policy) -> Action:
-    """Rules without a default: what none of them is about is denied."""
+    """With rules and without a default, a program that no rule matches is denied."""
     return policy.meta.default_action.value if policy.meta.default_action else Action.DENY
 
 
 def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
-    """Where files are fenced it is known what a command can have made itself."""
+    """With file rules it is known which programs a command can have written itself."""
     source = asks_for_gate(policy)
     if source is None:
         return None

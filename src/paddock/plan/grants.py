@@ -1,4 +1,4 @@
-"""Grants as a person wrote them → grants as the kernel sees them: paths, not patterns. The same in
+"""Turns the grants of a policy into grants for the kernel: paths, not patterns. It is the same in
 every tier.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.host.model import Host
-from paddock.plan.model import Level, Notice, PathGrant
+from paddock.host.facts import Host
 from paddock.plan.paths import within
+from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
@@ -18,9 +18,9 @@ from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
 TMP = "/tmp"
 LOADER = "loader"
 
-# What every dynamic program needs before its first line: the loader, libraries, the usual devices.
-# /proc rather than /proc/self: a rule on /proc/self binds to one process, and its children would
-# lose it.
+# Files that every dynamic program needs before its first line: the loader, libraries, the usual
+# devices. /proc and not /proc/self: a rule on /proc/self binds to one process, and its children
+# would lose it.
 _LOADER_READS = (
     "/usr",
     "/bin",
@@ -49,8 +49,8 @@ class RequestedGrant:
     access: str
     optional: bool
     workspace: bool
-    persons: bool  # a place of a person's, and not one of the system or of a tool
-    tree: bool  # written as a directory with all that is in it
+    persons: bool  # a path of the user, not of the system or of a tool
+    tree: bool  # written as a directory with its whole content
     source: str
 
     @property
@@ -67,16 +67,16 @@ class RequestedGrant:
         )
 
 
-def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
-    """All but the private temporary directory, whose name is the tier's affair."""
-    asked = [
+def requested_grants(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
+    """All but the private temporary directory, whose path depends on the tier."""
+    requested = [
         _asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)
     ]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
-        asked += [_own(path, "read") for path in _LOADER_READS] + [
+        requested += [_own(path, "read") for path in _LOADER_READS] + [
             _own(path, "device") for path in _LOADER_DEVICES
         ]
-    return asked
+    return requested
 
 
 def is_temp(grant: Grant) -> bool:
@@ -84,7 +84,7 @@ def is_temp(grant: Grant) -> bool:
 
 
 def temp_access(filesystem: Filesystem) -> str | None:
-    """None: nothing asks for a private temporary directory."""
+    """None: no grant asks for a private temporary directory."""
     grants = [grant for grant in filesystem.grants if is_temp(grant)]
     if not grants:
         return None
@@ -94,9 +94,7 @@ def temp_access(filesystem: Filesystem) -> str | None:
 
 
 def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
-    """Sorted; of two that ask for the same thing one stays, and it is optional only if nobody needs
-    it.
-    """
+    """Sorted. Of two equal grants one stays; it is optional only if both are."""
     found: dict[tuple[str, str], PathGrant] = {}
     for grant in grants:
         known = found.setdefault((grant.path, grant.access), grant)
@@ -111,33 +109,35 @@ def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
-    """Places that are no project: the whole home, where temporary files of all lie, the kernel's
-    own trees.
+def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
+    """Directories that are not a project: the whole home, shared temporary directories, kernel
+    trees.
     """
-    if not asked.workspace:
+    if not requested.workspace:
         return
-    if within(host.home, asked.path):
+    if within(host.home, requested.path):
         whole = (
             "your home directory"
-            if asked.path == host.home
-            else f"{asked.path}, which holds your home directory"
+            if requested.path == host.home
+            else f"{requested.path}, which holds your home directory"
         )
         why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
-    elif within(TMP, asked.path):
-        why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
-    elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
-        why = f"the workspace would be {asked.path}, which belongs to the kernel"
+    elif within(TMP, requested.path):
+        why = (
+            f"the workspace would be {requested.path}, where other runs keep their temporary files"
+        )
+    elif any(within(requested.path, tree) for tree in _KERNEL_TREES):
+        why = f"the workspace would be {requested.path}, which belongs to the kernel"
     else:
         return
-    raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
+    raise PolicyError(why, where=requested.source, hint="start paddock in a project directory")
 
 
-def refuse_exposed_journal(asked: RequestedGrant, journal_dir: str | None) -> None:
-    if journal_dir and asked.writes and within(journal_dir, asked.path):
+def refuse_exposed_journal(requested: RequestedGrant, journal_dir: str | None) -> None:
+    if journal_dir and requested.writes and within(journal_dir, requested.path):
         raise PolicyError(
-            f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
-            where=asked.source,
+            f"the journal {journal_dir} lies inside {requested.path}, which the command may write",
+            where=requested.source,
             hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
         )
 
@@ -146,7 +146,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
     glob = Glob.parse(grant.pattern)
     if not glob.exact:
         _widen(grant, glob, filesystem, notices)
-    # /dev/shm is a file system, not a device: things are created and removed there.
+    # /dev/shm is a file system, not a device: files are created and removed there.
     device = (
         grant.access is Access.ALLOW
         and within(glob.prefix, "/dev")
@@ -156,8 +156,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
     return RequestedGrant(
         path=glob.prefix,
         access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
-        optional=grant.optional
-        or grant.create,  # the run makes it; whoever only looks need not have it
+        optional=grant.optional or grant.create,  # the run creates it; a dry run does not need it
         workspace=grant.workspace,
         persons=grant.persons,
         tree=not glob.exact or grant.pattern.endswith(f"/{ANY_DEPTH}"),
@@ -168,19 +167,20 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
 def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
     widen = filesystem.widen.value if filesystem.widen else Widen.READ
     writes = grant.access in (Access.WRITE, Access.ALLOW)
-    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
+    message = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
     if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
         raise PolicyError(
-            said,
+            message,
             where=str(grant.source),
             hint=f'write "{glob.prefix.rstrip("/")}/**" if you mean that'
             + ('; filesystem.widen = "allow" accepts widened writes' if writes else ""),
         )
-    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
+    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {message}"))
 
 
 def _own(path: str, access: str) -> RequestedGrant:
     name = path.removesuffix("?")
     return RequestedGrant(
-        path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True, source=LOADER
+        path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True,
+        source=LOADER
     )  # fmt: skip

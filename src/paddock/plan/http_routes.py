@@ -1,6 +1,6 @@
-"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (http/), and what
-the command sees of it. No secret is here, only where secrets lie; and that is hidden from the
-command.
+"""Compiles [network.routes] and inspected hosts to the plan of the HTTP helper (http/), and to the
+variables of the command. It contains no secret, only the sources of secrets, which are hidden from
+the command.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paddock.errors import PolicyError
-from paddock.plan.model import Endpoint, Http, Inspected, RoutePlan, SecretPlace
+from paddock.plan.plan import Endpoint, Http, Inspected, RoutePlan, SecretPlace
 from paddock.policy import model
 from paddock.policy.model import ROUTE_TOKEN, CredentialKind, Deny, Policy, Switch, Tier
 
 DOMAIN = "paddock.internal"
 BUNDLE = "/dev/paddock-ca.pem"  # made by the core (core/src/sandbox/root/private_dirs.rs)
-# By which programs find the certificates that they are to trust.
+# Variables by which programs find the certificates to trust.
 BUNDLE_VARIABLES = (
     "SSL_CERT_FILE",  # OpenSSL, Go, Rust
     "REQUESTS_CA_BUNDLE",
@@ -30,35 +30,35 @@ BUNDLE_VARIABLES = (
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def is_http(asked: model.Network | None) -> bool:
-    return asked is not None and bool(asked.routes or asked.inspect)
+def is_http(settings: model.Network | None) -> bool:
+    return settings is not None and bool(settings.routes or settings.inspect)
 
 
 def http_of(policy: Policy, tier: Tier) -> Http | None:
-    asked = policy.network
-    if asked is None:
+    settings = policy.network
+    if settings is None:
         return None
-    named = {route.name for route in asked.routes}
-    for endpoint in asked.endpoints:
+    named = {route.name for route in settings.routes}
+    for endpoint in settings.endpoints:
         if endpoint.route not in named:
             raise PolicyError(
                 f"there is no route {endpoint.route!r}",
                 where=str(endpoint.rule.source),
                 hint=f"[network.routes.{endpoint.route}] in a policy says where it leads",
             )
-    if not is_http(asked):
+    if not is_http(settings):
         return None
-    _refuse(policy, asked, tier)
+    _refuse(policy, settings, tier)
     return Http(
-        routes=tuple(_route(route) for route in asked.whole_routes()),
+        routes=tuple(_route(route) for route in settings.whole_routes()),
         inspect=tuple(
-            Inspected(host=host.value, source=str(host.source)) for host in asked.inspect
+            Inspected(host=host.value, source=str(host.source)) for host in settings.inspect
         ),
     )
 
 
-def _refuse(policy: Policy, asked: model.Network, tier: Tier) -> None:
-    where = str(asked.routes[0].source if asked.routes else asked.inspect[0].source)
+def _refuse(policy: Policy, settings: model.Network, tier: Tier) -> None:
+    where = str(settings.routes[0].source if settings.routes else settings.inspect[0].source)
     if tier is not Tier.FULL:
         raise PolicyError(
             "routes and inspected hosts are served in the full tier alone", where=where
@@ -69,8 +69,8 @@ def _refuse(policy: Policy, asked: model.Network, tier: Tier) -> None:
             where=where,
             hint="without --off env-sanitize",
         )
-    ports = {port.value: port for port in asked.allowed_local_ports}
-    for route in asked.routes:
+    ports = {port.value: port for port in settings.allowed_local_ports}
+    for route in settings.routes:
         port = ports.get(route.upstream.port)
         if (
             port is not None
@@ -113,17 +113,17 @@ def inspects(http: Http | None) -> bool:
     return http is not None and bool(http.inspect or any(route.inspect for route in http.routes))
 
 
-def variables(asked: model.Network | None, http: Http | None) -> dict[str, str]:
-    """What the command gets; ``<placeholder>`` is filled in by the core, anew for each run."""
+def variables(settings: model.Network | None, http: Http | None) -> dict[str, str]:
+    """The variables of the command. The core replaces ``<placeholder>`` in each run."""
     values: dict[str, str] = dict.fromkeys(BUNDLE_VARIABLES, BUNDLE) if inspects(http) else {}
-    for route in asked.routes if asked is not None and http is not None else ():
+    for route in settings.routes if settings is not None and http is not None else ():
         for name, value in route.env:
             values[name] = value.replace(ROUTE_TOKEN, f"http://{route.name}.{DOMAIN}")
     return values
 
 
 def secret_variables(http: Http | None) -> set[str]:
-    """Those that hold secrets, and do not pass."""
+    """Variables that contain secrets and are not passed."""
     return {place.place for place in _places(http) if place.kind is CredentialKind.ENV}
 
 
@@ -134,7 +134,7 @@ def _places(http: Http | None) -> Iterator[SecretPlace]:
 
 
 def without_secrets(policy: Policy) -> Policy:
-    """Files that hold secrets of routes are closed, whatever is granted."""
+    """Files with secrets of routes are denied, despite any grant."""
     routes = policy.network.routes if policy.network else ()
     denies = [
         Deny(pattern=route.credential.place, source=route.credential.source)

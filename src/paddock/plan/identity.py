@@ -1,8 +1,8 @@
-"""Who a container's users are outside. Pure: accounts in, ranges of numbers out.
+"""The ids of a container's users on the host. Pure: accounts in, id ranges out.
 
-Root gets a range that no account of the machine has, so that the root of a container is nobody on
-the host. Another user can map himself, and gives the command his own number; what /etc/subuid
-allows him fills up the rest.
+Root gets a range that no account of the machine has, so the root of a container is no user of the
+host. Another user can map only the own id, and the command gets that id; the ranges in /etc/subuid
+fill the rest.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.host.accounts import Accounts, IdSpan
-from paddock.plan.model import IdRange, Mappers
+from paddock.plan.plan import IdRange, Mappers
 
 IDS = 65536
-# Above all that distributions and container managers hand out, and the last range that fits a
+# Above all ranges that distributions and container managers assign; the last range that fits a
 # signed number.
 SHIFTED_FIRST = 0x7FFF0000
 
@@ -34,9 +34,7 @@ class IdMaps:
 def identity_of(
     accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str
 ) -> IdMaps:
-    """``uid`` and ``gid``: the command's, inside. ``same``: they are to be the same numbers
-    outside.
-    """
+    """``uid`` and ``gid``: those of the command, inside. ``same``: use the same numbers outside."""
     if caller == 0:
         for name, number in (("uid", uid), ("gid", gid)):
             if number >= IDS:
@@ -75,13 +73,13 @@ def identity_of(
 
 
 def _first(spans: Iterable[IdSpan]) -> int:
-    """A whole range that the administrator set aside for root, or the one that nobody uses."""
+    """A whole range that the administrator assigned to root, or the unused one."""
     return next((span.first for span in spans if span.count >= IDS), SHIFTED_FIRST)
 
 
 def _around(inside: int, outside: int, spans: Iterable[IdSpan]) -> tuple[IdRange, ...]:
-    """One number is the caller's; the others come from what he was given, in order, as far as it
-    reaches.
+    """One id is the caller's. The others come from the caller's ranges, in order, as far as they
+    suffice.
     """
     ranges = [IdRange(inside=inside, outside=outside, count=1)]
     position = 0

@@ -1,9 +1,9 @@
-"""Names in the full tier: denies by name and protected names → patterns of whole paths, for the
-core to look for.
+"""Names in the full tier: turns denies by name and protected names into patterns of whole paths,
+which the core searches for.
 
-Names that the built-in profiles deny are searched for in every grant of a person, and in what the
-profiles grant of the home, but for toolchains and caches. Installed programs are searched three
-levels deep: each start pays for the search.
+Names that the built-in profiles deny are searched in every grant of the user, and in the profiles'
+own grants of the home, except toolchains and caches. Installed programs are searched three levels
+deep, because the search takes time at each start.
 """
 
 from __future__ import annotations
@@ -12,35 +12,41 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import RequestedGrant
-from paddock.plan.model import Level, Notice, ProtectedNames
 from paddock.plan.paths import outermost, with_parents, within
+from paddock.plan.plan import Level, Notice, ProtectedNames
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
 from paddock.policy.protected import Group, bears, protected, protected_because
 
-# The system's own: nobody's project, and too much to look through.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
+# System directories: they contain no project, and are too large for a search.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys",
+           "/dev", "/var/lib",
            "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
 
-# In the home: toolchains and caches. Package managers write them, and they hold up to hundreds of
+# Toolchains and caches in the home. Package managers write them, and they contain up to hundreds of
 # thousands of names. SECURITY.md says that they are not searched.
-_INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm", ".fnm",
-              ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf", ".local/share/mise",
-              ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg", ".sdkman", ".jdks",
-              ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup", ".nix-profile",
+_INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm",
+              ".fnm",
+              ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf",
+              ".local/share/mise",
+              ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg",
+              ".sdkman", ".jdks",
+              ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup",
+              ".nix-profile",
               ".local/state/nix")  # fmt: skip
 
-# Programs that people install or unpack, some with settings beside them. What makes them large lies
-# deeper.
-_PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/.local/share/uv/tools",
+# Programs that users install or unpack, some with settings beside them. Their bulk is on deeper
+# levels.
+_PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx",
+             "~/.local/share/uv/tools",
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
 
-# Where every program of a person keeps what it obeys. No list knows all of them.
+# The directories in which programs of a user store their settings. No list names all of them.
 _SETTINGS = (".config", ".local", ".local/share")
 
 
@@ -59,47 +65,47 @@ def names_of(
     policy: Policy,
     host: Host,
     terrain: Terrain,
-    closed: DeniedPaths,
-    asked: Iterable[RequestedGrant],
+    denied_paths: DeniedPaths,
+    requested: Iterable[RequestedGrant],
 ) -> NamePatterns:
-    ground = _Ground.of(asked, host, terrain)
+    name_trees = _NameTrees.of(requested, host, terrain)
     by_hand = policy.filesystem.open_protected
     exact = {place.path for place in terrain.trusted} | set(
-        ground.holding(file.path for file in policy.files)
+        name_trees.holding(file.path for file in policy.files)
     )
     exact.update(path for opening in terrain.openings for path in opening.locked)
-    opened = {text for text in ground.opened() if not _matches_any(text, exact)}
+    opened = {text for text in name_trees.opened() if not _matches_any(text, exact)}
     secrets = {
         deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
     }
-    warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
+    warnings = [*name_trees.exposed(), *(_opened_notice(one, secrets) for one in by_hand)]
     return NamePatterns(
-        deny=tuple(sorted(set(ground.denied(closed)))),
-        deny_names=ground.denied_names(closed),
-        protect=ground.protected(exact) if ground.writable else (),
-        opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
-        flagged=tuple(sorted(ground.flagged())),
-        packages=protected().packages if ground.own else (),
+        deny=tuple(sorted(set(name_trees.denied(denied_paths)))),
+        deny_names=name_trees.denied_names(denied_paths),
+        protect=name_trees.protected(exact) if name_trees.writable else (),
+        opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
+        if name_trees.writable
+        else (),
+        flagged=tuple(sorted(name_trees.flagged())),
+        packages=protected().packages if name_trees.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
-    """Where names are looked for; a place that is reached through a link counts by both its
-    names.
-    """
+class _NameTrees:
+    """The trees in which names are searched. A path behind a link counts by both names."""
 
     home: str
-    granted: tuple[str, ...]  # every place that can be reached
-    searched: tuple[str, ...]  # those that are searched for names that the built-in profiles deny
+    granted: tuple[str, ...]  # every reachable path
+    searched: tuple[str, ...]  # those that are searched for names of the built-in profiles
     programs: tuple[str, ...]  # those that are searched a few levels deep
     writable: tuple[str, ...]
-    own: tuple[str, ...]  # both: a person's, and writable
+    own: tuple[str, ...]  # both: of the user, and writable
 
     @classmethod
-    def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _Ground:
-        grants = list(asked)
+    def of(cls, requested: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _NameTrees:
+        grants = list(requested)
 
         def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
             return tuple(
@@ -120,15 +126,19 @@ class _Ground:
     def holding(self, paths: Iterable[str]) -> Iterator[str]:
         return (path for path in paths if any(within(path, tree) for tree in self.writable))
 
-    def denied(self, closed: DeniedPaths) -> Iterator[str]:
-        for path in closed.denied:  # they are masked as places; as names they are watched for
+    def denied(self, denied_paths: DeniedPaths) -> Iterator[str]:
+        for path in denied_paths.denied:  # masked as paths; as names they are watched for
             if any(within(path, tree) for tree in self.granted):
                 yield path
-        yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
+        yield from (
+            glob.text for deny, glob in denied_paths.names if not _is_built_in_name(deny, glob)
+        )
 
-    def denied_names(self, closed: DeniedPaths) -> tuple[ProtectedNames, ...]:
+    def denied_names(self, denied_paths: DeniedPaths) -> tuple[ProtectedNames, ...]:
         names = {
-            "/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)
+            "/".join(glob.parts[1:])
+            for deny, glob in denied_paths.names
+            if _is_built_in_name(deny, glob)
         }
         below = [_any_depth_of(tree) for tree in outermost(self.searched)]
         below += [f"{tree}{level}" for tree in self.programs for level in _PROGRAM_LEVELS]
@@ -139,7 +149,7 @@ class _Ground:
         )
 
     def protected(self, exact: set[str]) -> tuple[ProtectedNames, ...]:
-        """By where they are protected. ``exact``: paths that are, whatever else is said of their
+        """Grouped by their directories. ``exact``: paths that are protected independent of their
         names.
         """
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
@@ -152,8 +162,8 @@ class _Ground:
                 )
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
-            # Also where the home is not writable: a link there may lead to what is, which the core
-            # finds out.
+            # Also if the home is not writable: a link there may lead to a writable path, which the
+            # core detects.
             held[(self.home,), ()].update(
                 name for name in group.home if self._holds(f"{self.home}/{name}")
             )
@@ -178,14 +188,14 @@ class _Ground:
             yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.own))
 
     def exposed(self) -> Iterator[str]:
-        """A person granted a protected place itself: their word counts, and is repeated."""
+        """The user granted a protected path itself. The grant counts, and a notice repeats it."""
         for tree in self.own:
             if tree in (f"{self.home}/{name}" for name in _SETTINGS):
                 yield f"{tree} can be written: known names in it stay read-only, programs may run others"
             if any(
                 self._inside_home(tree, name) for group in protected().groups for name in group.home
             ):
-                continue  # what matters in it stays read-only
+                continue  # its critical parts stay read-only
             for group in protected().groups:
                 if any(self._exposes(path, group) for path in with_parents(tree)):
                     yield f"{tree} can be written, though it is a protected place: {group.why}"
@@ -204,7 +214,7 @@ class _Ground:
         )
 
     def _beginnings(self, group: Group) -> tuple[str, ...]:
-        """Of the patterns of names that count at every depth."""
+        """The beginnings of patterns for names at every depth."""
         return (ANY_DEPTH,) if group.everywhere else tuple(map(_any_depth_of, outermost(self.own)))
 
     def _packages(self, group: Group) -> Iterator[str]:
@@ -214,9 +224,8 @@ class _Ground:
             )
 
     def _holds(self, place: str) -> bool:
-        """A protected place of the home that is granted itself can be written. One of which only a
-        part is granted has to be held if a grant of something above it would let the rest be
-        written.
+        """A protected path of the home with its own grant is writable. If only a part of it is
+        granted, it must stay protected when a grant above it would make the rest writable.
         """
         if place in self.writable:
             return False
@@ -230,13 +239,13 @@ def _is_built_in_name(deny: Deny, glob: Glob) -> bool:
     return deny.optional and deny.source.builtin and glob.floating
 
 
-def _is_searched(asked: RequestedGrant, home: str) -> bool:
-    if not asked.tree:
+def _is_searched(requested: RequestedGrant, home: str) -> bool:
+    if not requested.tree:
         return False
-    if asked.persons:
-        return not any(within(asked.path, tree) for tree in _SYSTEM)
-    installed = any(within(asked.path, f"{home}/{name}") for name in _INSTALLED)
-    return within(asked.path, home) and not installed and not _is_programs(asked.path, home)
+    if requested.persons:
+        return not any(within(requested.path, tree) for tree in _SYSTEM)
+    installed = any(within(requested.path, f"{home}/{name}") for name in _INSTALLED)
+    return within(requested.path, home) and not installed and not _is_programs(requested.path, home)
 
 
 def _is_programs(path: str, home: str) -> bool:
@@ -252,8 +261,8 @@ def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
     return any(glob.matches(path) for path in paths)
 
 
-def _said(one: Sourced[str], secrets: set[str]) -> str:
-    """The line for a name that a policy opens."""
+def _opened_notice(one: Sourced[str], secrets: set[str]) -> str:
+    """The notice for a name that a policy opens."""
     if one.value in secrets:
         return f"{one.source}: {one.value} is not kept closed: a profile closes it because it may hold secrets"
     why = protected_because(one.value) or "every protected name that matches it can be written"
@@ -261,5 +270,5 @@ def _said(one: Sourced[str], secrets: set[str]) -> str:
 
 
 def short_names(denies: Iterable[Deny]) -> tuple[str, ...]:
-    """As a person would say them: ``.env``, ``id_rsa``."""
+    """Short forms for people: ``.env``, ``id_rsa``."""
     return tuple(dict.fromkeys(deny.pattern.rpartition("/")[2] for deny in denies))

@@ -1,4 +1,4 @@
-"""[network] → which hosts may be reached. Judged by the core alone
+"""Compiles [network] to the hosts that may be reached. Only the core judges them
 (core/src/network/rules/host_table.rs).
 """
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.gate import ASK_TIMEOUT_S
 from paddock.plan.http_routes import http_of
-from paddock.plan.model import HostRule, Level, NetworkPlan, NetworkReach, Notice
+from paddock.plan.plan import HostRule, Level, NetworkPlan, NetworkReach, Notice
 from paddock.policy import model
 from paddock.policy.hosts import groups, read_host
 from paddock.policy.model import (
@@ -31,7 +31,7 @@ from paddock.policy.model import (
 if TYPE_CHECKING:
     from paddock.host.registries import Registry
 
-# Inside they would lead nowhere: a filtered network has a proxy of its own. Each in capitals, too.
+# Not passed, because a filtered network has its own proxy. Each also in upper case.
 PROXY_VARIABLES = (
     "http_proxy",
     "https_proxy",
@@ -46,22 +46,22 @@ PROXY_VARIABLES = (
 def network_of(
     policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]
 ) -> NetworkPlan | None:
-    """None: it is not fenced. ``registries``: what was found of the groups that are not in a
-    table.
+    """None: the network is not restricted. ``registries``: the discovered members of groups that
+    are not in a table.
     """
-    asked = policy.network
-    mode = asked.mode.value if asked and asked.mode else NetworkMode.FILTERED
-    if asked is None or mode is NetworkMode.HOST:
-        if asked:
-            _refuse_unfenced(asked)
+    settings = policy.network
+    mode = settings.mode.value if settings and settings.mode else NetworkMode.FILTERED
+    if settings is None or mode is NetworkMode.HOST:
+        if settings:
+            _refuse_unfenced(settings)
         _refuse_shared(policy.published)
         return None
     if tier is Tier.LANDLOCK:
-        _refuse_unpinnable(policy, asked, mode, host)
+        _refuse_without_supervised_connect(policy, settings, mode, host)
     published = _published(policy.published)
     timeout = policy.meta.ask_timeout_s.value if policy.meta.ask_timeout_s else ASK_TIMEOUT_S
     if mode is NetworkMode.NONE:
-        _refuse_contradiction(asked)
+        _refuse_contradiction(settings)
         return NetworkPlan(
             mode=NetworkReach.NONE,
             default=Action.DENY,
@@ -73,28 +73,28 @@ def network_of(
             local_ports=(),
             published=published,
         )
-    default = default_of(asked)
+    default = default_of(settings)
     if default is Action.ASK:
-        _refuse_unheld_terminal(policy, asked, host)
+        _refuse_unheld_terminal(policy, settings, host)
     if tier is Tier.FULL:
-        _refuse_taken(asked)
+        _refuse_taken(settings)
     return NetworkPlan(
         mode=NetworkReach.FILTERED,
         default=default,
-        default_source=str(asked.default.source) if asked.default else None,
+        default_source=str(settings.default.source) if settings.default else None,
         ask_timeout_s=timeout,
-        denied=_rules(asked.denied_hosts, registries),
-        allowed=_rules(asked.allowed_hosts or (), registries),
+        denied=_rules(settings.denied_hosts, registries),
+        allowed=_rules(settings.allowed_hosts or (), registries),
         approved=_rules(policy.approved_hosts if default is Action.ASK else (), registries),
-        local_ports=tuple(sorted({port.value for port in asked.allowed_local_ports})),
+        local_ports=tuple(sorted({port.value for port in settings.allowed_local_ports})),
         published=published,
         http=http_of(policy, tier),
     )
 
 
-def _refuse_taken(asked: model.Network) -> None:
-    """core/src/network/namespace.rs."""
-    for port in asked.allowed_local_ports:
+def _refuse_taken(settings: model.Network) -> None:
+    """These ports are used by core/src/network/namespace.rs."""
+    for port in settings.allowed_local_ports:
         if port.value == 1:
             raise PolicyError(
                 "port 1 of this machine can not be reached: inside, what filters the network listens there",
@@ -103,13 +103,13 @@ def _refuse_taken(asked: model.Network) -> None:
             )
 
 
-def default_of(asked: model.Network) -> Action:
-    """A list of hosts means these and no others; without one, all but the denied. Routes alone mean
-    no other hosts.
+def default_of(settings: model.Network) -> Action:
+    """With a list of hosts all others are denied; without one all are allowed except the denied
+    ones. With routes alone no other host is allowed.
     """
-    if asked.default:
-        return asked.default.value
-    return Action.ALLOW if asked.allowed_hosts is None and not asked.routes else Action.DENY
+    if settings.default:
+        return settings.default.value
+    return Action.ALLOW if settings.allowed_hosts is None and not settings.routes else Action.DENY
 
 
 def summary(network: NetworkPlan | None, tier: Tier) -> str:
@@ -138,22 +138,23 @@ def _summary(network: NetworkPlan | None) -> str:
     return f"network: {_count(len(allowed), 'host') if allowed else 'no hosts'}{ports}{asks}"
 
 
-def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
-    """Without a namespace: the filter refuses sockets, and the supervisor connects those that are
-    left.
-    """
+def _refuse_without_supervised_connect(
+    policy: Policy, settings: model.Network, mode: NetworkMode, host: Host
+) -> None:
+    """Without a namespace: the filter denies sockets, the supervisor connects allowed ones."""
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
             raise PolicyError(
                 f"without namespaces the network is fenced by Landlock and seccomp, and --off {switch.value} is given",
-                where=_source(asked),
+                where=_source(settings),
                 hint='mode = "host" leaves the network open',
             )
     if (
         not host.seccomp
-    ):  # require_enforced = false does not change that: there would be no fence at all
+        # require_enforced = false does not change this: there would be no restriction at all
+    ):
         raise HostError(
-            f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters"
+            f"{_source(settings)}: the network can not be fenced here: no namespaces, and no seccomp filters"
         )
     full = (
         "--tier full has it"
@@ -166,20 +167,20 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
         return
     if not host.user_notification:
         raise HostError(
-            f"{_source(asked)}: hosts can not be filtered here: no namespaces ({host.namespaces.refusal}), and no "
+            f"{_source(settings)}: hosts can not be filtered here: no namespaces ({host.namespaces.refusal}), and no "
             "user notification of seccomp",
             hint='--block-net, or network.mode = "host", which leaves the network open',
         )
-    if asked.kernel_pin and not asked.kernel_pin.value:
+    if settings.kernel_pin and not settings.kernel_pin.value:
         raise PolicyError(
             "without kernel_pin every program that ignores the proxy would reach every host",
-            where=str(asked.kernel_pin.source),
+            where=str(settings.kernel_pin.source),
             hint='take it out, or write mode = "host", which says so',
         )
-    if asked.default and asked.default.value is Action.ASK:
+    if settings.default and settings.default.value is Action.ASK:
         raise PolicyError(
             "nobody is asked about hosts in the landlock tier",
-            where=str(asked.default.source),
+            where=str(settings.default.source),
             hint=full,
         )
 
@@ -187,7 +188,7 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
 def network_notices(
     policy: Policy, network: NetworkPlan | None, registries: Mapping[str, Registry]
 ) -> Iterator[Notice]:
-    """What was written or found, and does not count."""
+    """Notices about hosts that were written or found and do not count."""
     for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
         if variable.value.lower() in PROXY_VARIABLES:
             text = (
@@ -195,7 +196,7 @@ def network_notices(
             )
             yield Notice(level=Level.INFO, text=text)
     for group, registry in registries.items():
-        for one in registry.doubted:
+        for one in registry.untrusted:
             yield Notice(
                 level=Level.INFO,
                 text=f"@{group}: {one.value} ({one.source}) is not reached: a command could have written this file; "
@@ -203,14 +204,14 @@ def network_notices(
             )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _rules(
     hosts: Iterable[Sourced[Destination]], registries: Mapping[str, Registry]
 ) -> tuple[HostRule, ...]:
-    """Each once, by the line that says it first."""
+    """Each rule once, with the first line that contains it."""
     found: dict[Destination, Source] = {}
     for host in hosts:
         for one in _members(host, registries) if host.value.host.startswith("@") else (host,):
@@ -228,7 +229,7 @@ def _members(
         return [read_host(member, group.source) for member in groups()[name]]
     registry = registries.get(name)
     if registry is None or not registry.hosts:
-        doubted = registry.doubted if registry else ()
+        doubted = registry.untrusted if registry else ()
         raise PolicyError(
             f"@{name}: nothing on this machine says which hosts these are"
             + (f" but {doubted[0].source}, which a command could have written" if doubted else ""),
@@ -242,10 +243,11 @@ def _members(
     return registry.hosts
 
 
-def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) -> None:
-    """While a person is asked on the command's terminal, nothing of the command may change that
-    (core/src/approve/open_questions.rs)."""
-    where = str(asked.default.source) if asked.default else "[network]"
+def _refuse_unheld_terminal(policy: Policy, settings: model.Network, host: Host) -> None:
+    """While a person is asked on the command's terminal, no process of the command may change the
+    terminal (core/src/approve/open_questions.rs).
+    """
+    where = str(settings.default.source) if settings.default else "[network]"
     if Switch.SECCOMP in policy.off:
         raise PolicyError(
             f"who answers for hosts ({where}) is protected by seccomp",
@@ -259,8 +261,8 @@ def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) ->
         )
 
 
-def _published(asked: tuple[Published, ...]) -> tuple[Published, ...]:
-    hosts = [one.host for one in asked]
+def _published(settings: tuple[Published, ...]) -> tuple[Published, ...]:
+    hosts = [one.host for one in settings]
     for port in hosts:
         if hosts.count(port) > 1:
             raise PolicyError(
@@ -268,11 +270,11 @@ def _published(asked: tuple[Published, ...]) -> tuple[Published, ...]:
                 where="--publish",
                 hint="choose another port for the second: --publish HOST:INSIDE",
             )
-    return tuple(sorted(asked, key=lambda one: one.host))
+    return tuple(sorted(settings, key=lambda one: one.host))
 
 
-def _refuse_shared(asked: tuple[Published, ...]) -> None:
-    if asked:
+def _refuse_shared(settings: tuple[Published, ...]) -> None:
+    if settings:
         raise PolicyError(
             "the command has this machine's network: its ports are there already",
             where="--publish",
@@ -280,11 +282,11 @@ def _refuse_shared(asked: tuple[Published, ...]) -> None:
         )
 
 
-def _refuse_unfenced(asked: model.Network) -> None:
+def _refuse_unfenced(settings: model.Network) -> None:
     sources = [
-        *(host.source for host in _hosts(asked)),
-        *(port.source for port in asked.allowed_local_ports),
-        *_http_sources(asked),
+        *(host.source for host in _hosts(settings)),
+        *(port.source for port in settings.allowed_local_ports),
+        *_http_sources(settings),
     ]
     if sources:
         raise PolicyError(
@@ -294,18 +296,18 @@ def _refuse_unfenced(asked: model.Network) -> None:
         )
 
 
-def _refuse_contradiction(asked: model.Network) -> None:
-    """A file's hosts give way to a mode that is laid over them; what was typed beside the file does
-    not.
+def _refuse_contradiction(settings: model.Network) -> None:
+    """A mode on the command line overrides the hosts of a file, but contradicts hosts that were
+    given as flags.
     """
-    for host in _hosts(asked):
+    for host in _hosts(settings):
         if host.source.file == COMMAND_LINE:
             raise PolicyError(
                 f'there is no network to reach {host.value} by: the policy says mode = "none"',
                 where=str(host.source),
                 hint='write mode = "filtered" in the policy',
             )
-    for endpoint in asked.endpoints:
+    for endpoint in settings.endpoints:
         raise PolicyError(
             f'there is no network to reach the route {endpoint.route} by: the policy says mode = "none"',
             where=str(endpoint.rule.source),
@@ -313,21 +315,21 @@ def _refuse_contradiction(asked: model.Network) -> None:
         )
 
 
-def _http_sources(asked: model.Network) -> Iterator[Source]:
-    yield from (route.source for route in asked.routes)
-    yield from (host.source for host in asked.inspect)
+def _http_sources(settings: model.Network) -> Iterator[Source]:
+    yield from (route.source for route in settings.routes)
+    yield from (host.source for host in settings.inspect)
 
 
-def _hosts(asked: model.Network) -> Iterator[Sourced[Destination]]:
-    yield from asked.allowed_hosts or ()
-    yield from asked.denied_hosts
+def _hosts(settings: model.Network) -> Iterator[Sourced[Destination]]:
+    yield from settings.allowed_hosts or ()
+    yield from settings.denied_hosts
 
 
-def _source(asked: model.Network) -> str:
+def _source(settings: model.Network) -> str:
     sources = [
-        *(one.source for one in (asked.mode, asked.default) if one),
-        *(host.source for host in _hosts(asked)),
-        *(port.source for port in asked.allowed_local_ports),
-        *_http_sources(asked),
+        *(one.source for one in (settings.mode, settings.default) if one),
+        *(host.source for host in _hosts(settings)),
+        *(port.source for port in settings.allowed_local_ports),
+        *_http_sources(settings),
     ]
     return str(sources[0]) if sources else "[network]"

@@ -1,4 +1,4 @@
-"""Paths as text, compared by components: /proj-evil is not within /proj. No file is looked at."""
+"""Paths as text, compared by components: /proj-evil is not within /proj. Opens no file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def within(path: str, tree: str) -> bool:
-    """Is ``path`` the directory ``tree`` or below it?"""
+    """Whether ``path`` is the directory ``tree`` or below it."""
     return path == tree or path.startswith(tree if tree == "/" else tree + "/")
 
 
@@ -24,7 +24,7 @@ def outermost(paths: Iterable[str]) -> tuple[str, ...]:
 
 
 def with_parents(path: str) -> list[str]:
-    """The path and every directory above it but the root, the longest first."""
+    """The path and every directory above it except the root, longest first."""
     found = []
     while path != "/":
         found.append(path)
@@ -33,8 +33,8 @@ def with_parents(path: str) -> list[str]:
 
 
 def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
-    """The directories between a grant and what is kept out of it: listed entry by entry, not
-    granted themselves.
+    """The directories between a grant and its excepts. They are granted entry by entry, not
+    themselves.
     """
     found = set()
     for kept_out in excepts:

@@ -1,6 +1,4 @@
-"""Landlock's vocabulary: which right came with which ABI, and which rights each kind of access
-needs.
-"""
+"""The Landlock rights: which ABI has which right, and which rights each kind of access needs."""
 
 from __future__ import annotations
 
@@ -22,15 +20,14 @@ _WRITE = frozenset(
         *("remove_file", "remove_dir"),
     }
 )
-# Handled, so that they are refused, and granted to nobody: device nodes are not an agent's
-# business.
+# Handled, so that they are denied, and never granted: agents do not need device nodes.
 _NEVER = frozenset({"make_char", "make_block"})
 _DEVICE = frozenset({"read_file", "write_file", "read_dir", "truncate", "ioctl_dev"})
 
 _INTRODUCED = MappingProxyType({"refer": 2, "truncate": 3, "ioctl_dev": 5})
 _SCOPES = MappingProxyType({"abstract_unix_socket": 6, "signal": 6})
 
-# What an older kernel leaves open, in a user's words.
+# The gaps of older kernels, in plain words.
 _OPEN_WITHOUT = MappingProxyType(
     {
         "refer": "files can not be moved or linked between directories",
@@ -69,7 +66,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdable:
-    """What a kernel of one ABI can hold."""
+    """The rights that a kernel of one ABI can enforce."""
 
     handled: tuple[str, ...]
     scoped: tuple[str, ...]

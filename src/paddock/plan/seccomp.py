@@ -1,11 +1,11 @@
-"""System calls and sockets, as the tier needs them."""
+"""System calls and sockets for each tier."""
 
 from __future__ import annotations
 
-from paddock.plan.model import Landlock, Seccomp
+from paddock.plan.plan import Landlock, Seccomp
 from paddock.policy.model import Syscalls, Tier
 
-# Objects of the user's, which no grant judges. In an ipc namespace of its own the run sees only its
+# IPC objects of the user, which no grant covers. In its own ipc namespace the run sees only its
 # own.
 IPC = frozenset(
     [
@@ -25,10 +25,10 @@ IPC = frozenset(
     ]
 )
 
-# Browsers put their own processes behind user namespaces, and into an empty root.
+# Browsers put their own processes into user namespaces with an empty root.
 NESTING = frozenset({"unshare", "setns", "chroot"})
 
-# What debuggers do.
+# The calls of debuggers.
 TRACING = frozenset({"ptrace", "process_vm_readv", "process_vm_writev"})
 
 _ABSTRACT = "abstract_unix_socket"
@@ -53,15 +53,15 @@ def nests(syscalls: Syscalls) -> bool:
 
 
 def reaches_services(tier: Tier, landlock: Landlock | None) -> bool:
-    """Could a unix socket lead outside? By path: only where the whole tree of files is visible. By
-    an abstract name: unless Landlock keeps to its own.
+    """Whether a unix socket could lead outside. By path: only if the whole file tree is visible. By
+    an abstract name: unless Landlock scopes it.
     """
     return tier is not Tier.FULL or landlock is None or _ABSTRACT not in landlock.scoped
 
 
 def _blocked(syscalls: Syscalls, tier: Tier) -> set[str]:
-    """A call that a person blocks stays blocked, also where the built-in profiles could do without
-    it.
+    """A call that the user blocks stays blocked, also if the tier could do without the built-in
+    block.
     """
     traced = syscalls.trace is not None and syscalls.trace.value
     spared = (

@@ -1,9 +1,9 @@
-"""[shell] → what a shell does to itself, in the fence that it is in: a plan of the landlock tier by
-itself.
+"""Compiles [shell] to the restrictions that a shell applies to itself inside its sandbox: a plan of
+the landlock tier.
 
-Landlock and seccomp add up: what either layer refuses is refused, so a layer can only be narrower
-than the one it is in. What Landlock and seccomp can not hold, no shell could hold by itself, and it
-is an error here.
+Landlock and seccomp add up: a call that either layer denies is denied, so a layer can only be
+narrower. A setting that Landlock and seccomp can not enforce is an error, because no shell could
+enforce it on itself.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
-from paddock.plan import model
-from paddock.plan.grants import TMP, RequestedGrant, asked_of, merged
-from paddock.plan.model import (
+from paddock.host.facts import Host
+from paddock.plan.grants import TMP, RequestedGrant, merged, requested_grants
+from paddock.plan.paths import outermost, touch, within
+from paddock.plan.plan import (
     EnvironmentRules,
     Files,
     Landlock,
@@ -26,9 +26,9 @@ from paddock.plan.model import (
     PathGrant,
     Plan,
     Seccomp,
+    ShellPlan,
     User,
 )
-from paddock.plan.paths import outermost, touch, within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.glob import Glob
 from paddock.policy.model import (
@@ -51,7 +51,7 @@ from paddock.policy.model import (
 from paddock.policy.trust.origin import state_dir_of
 from paddock.text.path_walk import Tree
 
-# What a shell needs to go inside, and to be known there.
+# The mechanisms that a shell needs inside.
 NEEDED = frozenset(
     {
         "prctl",
@@ -62,50 +62,52 @@ NEEDED = frozenset(
         "close_range",
     }
 )
-# By these it is known from inside, and its own shells are started.
+# The paths by which intercepted shells are recognised and started.
 _OWN = frozenset({"prctl", "execve", "exit_group"})
 
 _FLAG = Source(file=COMMAND_LINE, key="--intercept-shells")
-_ASKED_FOR = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
+_INTERCEPTED = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
 
 
 def shell_of(
     policy: Policy, host: Host, tier: Tier, landlock: Landlock | None, seccomp: Seccomp | None
-) -> model.ShellPlan | None:
-    """None: shells are as any other program."""
-    asked = _asked_for(policy)
-    if asked is None:
+) -> ShellPlan | None:
+    """None: shells are ordinary programs."""
+    requested = _shell_settings(policy)
+    if requested is None:
         return None
     if tier is not Tier.FULL:
         raise PolicyError(
             "shells can not be intercepted in the landlock tier: nothing can be put over them",
-            where=str(asked.source),
+            where=str(requested.source),
             hint="`paddock doctor` says what the full tier needs; `paddock shims install` intercepts those that are "
             "found by PATH",
         )
     if landlock is None or seccomp is None:
         missing = "Landlock" if landlock is None else "seccomp"
-        raise HostError(f"{asked.source}: shells can not be put behind anything without {missing}")
+        raise HostError(
+            f"{requested.source}: shells can not be put behind anything without {missing}"
+        )
     listed = NEEDED & set(seccomp.syscalls)
     refused = listed if seccomp.default == "allow" else NEEDED - listed
     if refused:
         raise PolicyError(
             f"the fence refuses {', '.join(sorted(refused))}, which a shell needs to close itself in",
-            where=str(asked.source),
+            where=str(requested.source),
             hint="let these calls pass in [syscalls]",
         )
-    return model.ShellPlan(
-        on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii")
+    return ShellPlan(
+        on_failure=on_failure(requested), plan=inside(policy, host).canonical().decode("ascii")
     )
 
 
 def inside(policy: Policy, host: Host) -> Plan:
-    """For shells in a fence: [shell] alone."""
-    return layer(_asked_for(policy) or _ASKED_FOR, host, sockets=SOCKETS, namespaces=True)
+    """For shells inside a sandbox: [shell] alone."""
+    return layer(_shell_settings(policy) or _INTERCEPTED, host, sockets=SOCKETS, namespaces=True)
 
 
-def _asked_for(policy: Policy) -> ShellSettings | None:
-    return policy.shell or (_ASKED_FOR if policy.intercept else None)
+def _shell_settings(policy: Policy) -> ShellSettings | None:
+    return policy.shell or (_INTERCEPTED if policy.intercept else None)
 
 
 def on_failure(shell: ShellSettings | None) -> OnFailure:
@@ -114,19 +116,19 @@ def on_failure(shell: ShellSettings | None) -> OnFailure:
 
 def summary_of_shells(policy: Policy) -> str:
     """For the start line."""
-    shell = _asked_for(policy)
+    shell = _shell_settings(policy)
     if shell is None:
         return ""
-    said = ["no network"] if shell.network else []
-    said += ["fewer files"] if shell.grants or shell.denies else []
-    said += ["fewer calls"] if shell.block else []
-    return ", ".join(said) or "apart from what started them"
+    parts = ["no network"] if shell.network else []
+    parts += ["fewer files"] if shell.grants or shell.denies else []
+    parts += ["fewer calls"] if shell.block else []
+    return ", ".join(parts) or "apart from what started them"
 
 
 def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple[str, ...]) -> Plan:
-    """For shells that are found by PATH, in no fence: with what the policy closes to everybody. Its
-    grants depend on where a run is started; a shell is started anywhere. ``own``: what says how
-    shells are closed in.
+    """For shells that are found by PATH, outside of any sandbox: with the denies of the policy. The
+    grants of the policy depend on the directory of a run, but a shell starts anywhere. ``own``: the
+    files that configure the interception.
     """
     shell = policy.shell or ShellSettings(source=Source(file=COMMAND_LINE, key="shims install"))
     blocked = {call.value for call in policy.syscalls.block}
@@ -142,7 +144,7 @@ def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple
         host,
         sockets=sockets,
         namespaces="unshare" not in blocked,
-        closed=journals,
+        denied_completely=journals,
         own=(*host.own_paths, *own),
     )
 
@@ -153,11 +155,11 @@ def layer(
     *,
     sockets: tuple[str, ...],
     namespaces: bool,
-    closed: tuple[str, ...] = (),
+    denied_completely: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Plan:
-    """``closed``: to everything; ``own``: to writing. Inside a fence that has them closed there is
-    nothing to add.
+    """``denied_completely``: denied completely; ``own``: read-only. Inside a sandbox that denies
+    them nothing is added.
     """
     if host.landlock_abi == 0:
         raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")
@@ -166,8 +168,12 @@ def layer(
             raise PolicyError(
                 f"{call.value} can not be blocked: shells are known by it", where=str(call.source)
             )
-    denied = tuple(sorted({*closed, *(path for deny in shell.denies for path in _exact(deny))}))
-    grants = merged(held for asked in _grants(shell) if (held := _around(asked, denied, own)))
+    denied = tuple(
+        sorted({*denied_completely, *(path for deny in shell.denies for path in _exact(deny))})
+    )
+    grants = merged(
+        held for requested in _grants(shell) if (held := _around(requested, denied, own))
+    )
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
     used = {grant.access for grant in grants}
@@ -187,7 +193,7 @@ def layer(
             grants=grants,
             closed=denied,
             unwritable=tuple(sorted({*own})),
-            reached=_reached(shell, host),
+            reached=_previously_writable(shell, host),
             deny=(),
             protect=(),
             opened=(),
@@ -195,8 +201,8 @@ def layer(
         landlock=Landlock(
             abi=abi,
             handled=can.handled,
-            # Signals reach whom the fence lets them reach: what one shell started another may have
-            # to end.
+            # Signals are limited by the sandbox only, because one shell may have to end a process
+            # of another.
             scoped=tuple(
                 scope for scope in can.scoped if scope == "abstract_unix_socket" and shell.network
             ),
@@ -237,13 +243,13 @@ _NO_NETWORK = NetworkPlan(
 )
 
 
-def _reached(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
-    """Who writes only where it is said needs to know which links a command may have made; each
-    shell reads it.
+def _previously_writable(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
+    """A shell with write grants needs the previously writable paths, to recognise links that a
+    command may have made. Each shell reads the list.
     """
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in shell.grants)
     return (
-        tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ())))
+        tuple(sorted(host.previously_writable, key=lambda tree: (tree.path, tree.identity or ())))
         if writes
         else ()
     )
@@ -262,18 +268,18 @@ def _exact(deny: Deny) -> Iterator[str]:
 
 
 def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
-    """What nobody speaks of stays as the fence has it."""
-    own = tuple(_placed(grant) for grant in shell.grants)
+    """Paths without a grant stay as the sandbox has them."""
+    own = tuple(_with_tmp(grant) for grant in shell.grants)
     reads = any(grant.access in (Access.READ, Access.EXEC) for grant in own)
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in own)
     notices: list[Notice] = []
     bootstrap = Sourced(not reads, shell.source)
-    yield from asked_of(Filesystem(grants=own, no_bootstrap_reads=bootstrap), notices)
+    yield from requested_grants(Filesystem(grants=own, no_bootstrap_reads=bootstrap), notices)
     if notices:
         raise PolicyError(
             notices[0].text.partition(": ")[2], where=notices[0].text.partition(": ")[0]
         )
-    # Apart, because a grant to write is carved around more than one to read.
+    # Separate, because a write grant has more excepts than a read grant.
     if not reads:
         yield _open("/", "read")
     if not writes:
@@ -282,8 +288,8 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     yield _open("/dev/shm", "allow")
 
 
-def _placed(grant: Grant) -> Grant:
-    """A private temporary directory is /tmp wherever shells are intercepted."""
+def _with_tmp(grant: Grant) -> Grant:
+    """If shells are intercepted, the private temporary directory is /tmp."""
     return replace(grant, pattern=grant.pattern.replace(TMP_TOKEN, TMP))
 
 
@@ -300,9 +306,11 @@ def _open(path: str, access: str) -> RequestedGrant:
 
 
 def _around(
-    asked: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
+    requested: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
 ) -> PathGrant | None:
-    kept_out = (*denied, *own) if asked.writes else denied
-    if any(within(asked.path, path) for path in kept_out):
+    kept_out = (*denied, *own) if requested.writes else denied
+    if any(within(requested.path, path) for path in kept_out):
         return None
-    return asked.grant(except_=outermost(path for path in kept_out if touch(path, asked.path)))
+    return requested.grant(
+        except_=outermost(path for path in kept_out if touch(path, requested.path))
+    )

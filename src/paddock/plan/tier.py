@@ -1,22 +1,22 @@
-"""Which tier, and what it lacks of what the policy asks for, in a user's words."""
+"""Chooses the tier, and describes what it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.model import Access, Policy, Switch, Tier
 
-# Before it, every layer of Landlock refuses each move between two directories. Where mounts hold
-# the files, that is a loss.
+# Before this ABI, every Landlock layer denies each move between two directories. If mounts restrict
+# the files, that would be a loss.
 USEFUL_ABI = 2
 
 
 def choose_tier(policy: Policy, host: Host) -> Tier:
-    """The strongest there is, unless the person at the command line names one."""
-    if Switch.LANDLOCK in policy.off:  # the layer of files as a whole: mounts are a part of it
+    """The strongest available one, unless the command line names one."""
+    if Switch.LANDLOCK in policy.off:  # the whole file layer, including mounts
         if policy.tier is Tier.FULL:
             raise PolicyError(
                 "the full tier fences files, and --off landlock leaves them open",
@@ -35,7 +35,7 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
 
 
 def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
-    """What the policy asks for and this machine does not have."""
+    """The features that the policy needs and this machine lacks."""
     if Switch.LANDLOCK not in policy.off:
         yield from _landlock(host) if tier is Tier.LANDLOCK else _mounts(policy, host)
     if Switch.SECCOMP not in policy.off and not host.seccomp:
@@ -47,10 +47,9 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
 
 
 def remedy(host: Host) -> str:
-    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers
-    # that.
+    # EOPNOTSUPP is the answer of Landlock when it is off at boot; no filter of an engine gives it.
     hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
-    if host.filtered and hidden:  # core/src/commands/error.rs says the same
+    if host.filtered and hidden:  # core/src/commands/error.rs prints the same
         return (
             "a system call filter is already on this process, as in a container, and may be what refuses: update the "
             "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
@@ -72,8 +71,8 @@ def _landlock(host: Host) -> Iterator[str]:
 
 
 def _mounts(policy: Policy, host: Host) -> Iterator[str]:
-    """Mounts and the pid namespace hold what an older Landlock leaves open. What they can not do is
-    tell kinds of access apart.
+    """Mounts and the pid namespace close gaps of an older Landlock. They can not distinguish kinds
+    of access.
     """
     if host.landlock_abi >= USEFUL_ABI:
         return

@@ -1,11 +1,11 @@
-"""A copy-on-write workspace: the overlay lies on the workspace's own grant."""
+"""A copy-on-write workspace: the overlay is mounted over the workspace's own grant."""
 
 from __future__ import annotations
 
 from paddock.errors import PolicyError
-from paddock.host.model import Host
-from paddock.plan.model import Files
-from paddock.plan.model import WorkspacePlan as PlannedWorkspace
+from paddock.host.facts import Host
+from paddock.plan.plan import Files
+from paddock.plan.plan import WorkspacePlan as PlannedWorkspace
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Policy, Tier, Workspace
 

@@ -1,5 +1,5 @@
-"""Text → Policy: the two file formats, the built-in profiles, inheritance, trust, and the command
-line on top.
+"""Turns text into a Policy: the two file formats, the built-in profiles, inheritance, trust, and
+the command line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
 
 
 def __getattr__(name: str) -> Any:
-    """The names that other agents use. Imported when they are asked for: no run needs them."""
+    """Names that other agent frameworks use. Imported on first use, because no run needs them."""
     if name == "SafetyPolicy":
         # paddock/__init__.py re-exports it. Nothing here imports a package above this one.
         return getattr(sys.modules["paddock"], name)

@@ -1,6 +1,4 @@
-"""What is allowed but weak: for `paddock check`, which says it, and `check --strict`, which refuses
-it.
-"""
+"""Valid but weak settings. `paddock check` prints them, and `check --strict` refuses them."""
 
 from __future__ import annotations
 
@@ -45,11 +43,14 @@ def weak_points(policy: Policy) -> Iterator[str]:
             )
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
-            yield f"{route.source}: route {route.name!r} has no endpoint_rules: every method and path is open"
+            yield (
+                f"{route.source}: route {route.name!r} has no endpoint_rules: every method and "
+                "path is open"
+            )
 
 
 def _open_ends(policy: Policy) -> Iterator[str]:
-    """Of command rules for tools: options that come later may write files or run programs."""
+    """Of command rules for tools: later options may write files or run programs."""
     for rule in policy.tools.command_rules:
         for expression in (rule.argv_regex, rule.command_regex):
             if rule.action is not Action.ALLOW or expression is None:

@@ -1,7 +1,7 @@
-"""What git reads, follows and executes, from git.tsv: the one table that paddock-core shares.
+"""Files that git reads, follows and executes, from git.tsv, which paddock-core also reads.
 
-``core/src/files/git/known_dirs.rs`` asks the same questions by the same rules. Paths are taken as
-they are written: relative to a workspace, or whole.
+``core/src/files/git/known_dirs.rs`` applies the same rules. Paths are taken as written: relative to
+a workspace, or whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAKING = ("HEAD", "objects", "refs", "commondir")
 
 
 class Key(Enum):
-    """What the value of a configuration key is; git.tsv explains."""
+    """The meaning of a configuration value; git.tsv explains it."""
 
     INCLUDE = "include"
     PATH = "path"
@@ -33,13 +33,13 @@ class Key(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     parts: frozenset[str]  # every name directly in a git directory
-    protected: tuple[str, ...]  # patterns of what is read-only in one and in those that it holds
-    checked: frozenset[str]  # the last names of what git leaves behind and obeys
+    protected: tuple[str, ...]  # patterns that are read-only in a git directory and in nested ones
+    checked: frozenset[str]  # the last names of files that git leaves behind and obeys
     branches: tuple[tuple[str, ...], ...]
     keys: dict[str, Key]
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def layout() -> Layout:
     with open(TABLE, encoding="ascii") as file:
         rows = [line.split("\t") for line in file.read().splitlines() if not line.startswith("#")]
@@ -67,24 +67,28 @@ def key_of(section: str, key: str) -> Key:
 
 
 def make_one(has: Callable[[str], bool]) -> bool:
-    """Git takes such a directory for a repository, whatever its name (setup.c, is_git_directory).
-    With a commondir, objects and refs are found elsewhere.
+    """Git recognises such a directory as a repository under any name (setup.c, is_git_directory).
+    With a commondir, objects and refs are elsewhere.
     """
     return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))
 
 
 def directories_above(path: str) -> Iterator[str]:
-    """Those of the host that are git's by their parts, the innermost first."""
+    """Directories of the host that are git directories by their parts, innermost first."""
     while (above := os.path.dirname(path)) != path:
-        if os.path.basename(above) != GIT and make_one(
-            lambda name, at=above: os.path.lexists(f"{at}/{name}")  # type: ignore[misc]
-        ):
+
+        def has(name: str, directory: str = above) -> bool:
+            return os.path.lexists(f"{directory}/{name}")
+
+        if os.path.basename(above) != GIT and make_one(has):
             yield above
         path = above
 
 
 def is_part(inside: str) -> bool:
-    """Is this, or something above it, read-only in a git directory? Relative to that."""
+    """Whether this path, or one above it, is read-only in a git directory. It is relative to that
+    directory.
+    """
     names = inside.split("/")
     places = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
     return any(glob.matches(place) for glob in _protected() for place in places)
@@ -96,8 +100,8 @@ def _protected() -> tuple[Glob, ...]:
 
 
 def is_written(directory: str, git_directories: Collection[str] = ()) -> bool:
-    """Does git write to what lies in this directory? It does so without a look at what a name is. A
-    work tree may lie in a git directory of another name, and is none of it.
+    """Whether git writes to names in this directory. Git does so without checking the type of a
+    name. A work tree inside a git directory of another name is not part of it.
     """
     if GIT in directory.split("/"):
         return True
@@ -113,9 +117,9 @@ def is_written(directory: str, git_directories: Collection[str] = ()) -> bool:
 
 
 def is_branch(path: str) -> bool:
-    """Is this the name of a branch, or a directory of such names, in the repository of a submodule?
-    It may be called like a part of a git directory. No name of a branch begins with a dot
-    (git-check-ref-format), so no further repository that is called ``.git`` is one.
+    """Whether this is the name of a branch, or a directory of such names, in the repository of a
+    submodule. It may have the name of a part of a git directory. No branch name begins with a dot
+    (git-check-ref-format), so a nested repository ``.git`` is not a branch.
     """
     *above, name = path.split("/")
     if GIT not in above or name.startswith("."):
@@ -129,7 +133,7 @@ def is_branch(path: str) -> bool:
 
 
 def _goes_on_after(names: list[str], beginning: tuple[str, ...]) -> bool:
-    """The first name is the submodule's."""
+    """The first name is that of the submodule."""
     for at in range(1, len(names) - len(beginning)):
         if tuple(names[at : at + len(beginning)]) == beginning:
             return not any(name.startswith(".") for name in names[at + len(beginning) :])
@@ -137,7 +141,7 @@ def _goes_on_after(names: list[str], beginning: tuple[str, ...]) -> bool:
 
 
 def patterns() -> tuple[str, ...]:
-    """What is protected in every git directory of the name ``.git``, and the file or link that may
-    have that name.
+    """The protected patterns in every git directory named ``.git``, and the file or link with that
+    name.
     """
     return (GIT, *(f"{GIT}/{name}" for name in layout().protected))

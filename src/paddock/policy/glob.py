@@ -1,12 +1,11 @@
-"""Glob: the one pattern engine, for grants, denies, exe_glob, cwd_glob and tool paths.
+"""Glob: the only pattern engine, for grants, denies, exe_glob, cwd_glob and tool paths.
 
-Two wildcards and nothing else: ``*`` stands for any text inside one path component, ``**`` alone
-between slashes for any number of whole components (also none). ``?``, ``[`` and ``{`` are ordinary
-letters. Matching costs at most components times pattern length: a pattern can not be hung by the
-path it judges.
+There are two wildcards: ``*`` matches any text inside one path component, and ``**`` alone between
+slashes matches any number of whole components (also none). ``?``, ``[`` and ``{`` are ordinary
+characters. Matching takes at most components times pattern length, so no path can make it slow.
 
-Paths and patterns are ``str``; names that are not UTF-8 travel as surrogate escapes and compare
-byte for byte.
+Paths and patterns are ``str``. Names that are not UTF-8 are surrogate escapes and compare byte for
+byte.
 """
 
 from __future__ import annotations
@@ -19,14 +18,12 @@ ANY_DEPTH = "**"
 
 
 class GlobError(ValueError):
-    """The pattern is not one; the text says why. The caller knows which file and line it came
-    from.
-    """
+    """The pattern is invalid; the text has the reason. The caller knows its file and line."""
 
 
 def written(path: str) -> str | None:
-    """The pattern for this one path, as a flag or a policy takes it. None: no pattern means just
-    this path.
+    """The pattern that matches only this path, as a flag or a policy takes it. None: there is no
+    such pattern.
     """
     if "*" in path or TMP_TOKEN in path or path.endswith("?"):
         return None
@@ -35,9 +32,7 @@ def written(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere
-    (``**/name``).
-    """
+    """``root`` is ``/``, ``<tmp>``, or empty for a floating pattern (``**/name``)."""
 
     root: str
     parts: tuple[str, ...]
@@ -66,7 +61,7 @@ class Glob:
 
     @property
     def text(self) -> str:
-        """The pattern in its one normal spelling."""
+        """The pattern in its normal form."""
         joined = "/".join(self.parts)
         if self.root == "/" or not self.root:
             return self.root + joined
@@ -96,8 +91,8 @@ class Glob:
 
     @property
     def exact(self) -> bool:
-        """A kernel rule on ``prefix`` means just this pattern: one literal path, or a subtree
-        ``/x/**``.
+        """Whether a kernel rule on ``prefix`` expresses exactly this pattern: one literal path, or
+        a subtree ``/x/**``.
         """
         if self.floating:
             return False
@@ -105,13 +100,11 @@ class Glob:
         return all("*" not in part for part in body)
 
     def matches(self, path: str) -> bool:
-        """``/x/**`` matches ``/x`` too: ``**`` may stand for no component at all."""
+        """``/x/**`` also matches ``/x``, because ``**`` may match no component."""
         return len(self.parts) in self._reached(path)[-1]
 
     def covers(self, path: str) -> bool:
-        """The path, or a directory above it, matches: what a grant or a deny on this pattern
-        reaches.
-        """
+        """Whether the path or a directory above it matches: the extent of a grant or a deny."""
         root, rest = _split_root(path)
         if self.floating and len(self.parts) == 2:  # ``**/name``, the most common one
             return bool(root) and any(
@@ -122,13 +115,11 @@ class Glob:
         return any(len(self.parts) in states for states in self._reached(path))
 
     def may_contain(self, prefix: str) -> bool:
-        """Some path at or below ``prefix`` could match."""
+        """Whether a path at or below ``prefix`` could match."""
         return self.floating or bool(self._reached(prefix)[-1])
 
     def _reached(self, path: str) -> list[frozenset[int]]:
-        """The positions in the pattern that the path can stand at: before its first component, then
-        after each.
-        """
+        """The possible positions in the pattern: before the first component, then after each."""
         root, rest = _split_root(path)
         if root != self.root and not (self.floating and root):
             return [frozenset()]
@@ -157,8 +148,8 @@ class Glob:
 
 
 def component_matches(pattern: str, name: str) -> bool:
-    """``*`` against one name. Only the last ``*`` is ever taken back, which keeps it quadratic at
-    worst.
+    """Matches ``*`` against one name. Only the last ``*`` is backtracked, so the time is at most
+    quadratic.
     """
     at = in_name = 0
     star = -1

@@ -1,9 +1,9 @@
-"""One written host → one Destination, in the only spelling that the core knows.
+"""Parses one written host to a Destination, in the only spelling that the core knows.
 
-``name``, ``*.name`` (anything below it, at any depth), ``*`` (every name, no address), an address,
-a block of addresses (CIDR), each with ``:port`` if need be; or ``@group``. Names are lower-cased,
-without a final dot, in the ASCII form of IDNA. What could be read in two ways (``0x7f.1``,
-``127.1``, a URL) is an error: whoever wrote it meant one of them.
+``name``, ``*.name`` (every name below it, at any depth), ``*`` (every name, no address), an
+address, a block of addresses (CIDR), each with an optional ``:port``; or ``@group``. Names are in
+lower case, without a final dot, in the ASCII form of IDNA. Ambiguous text (``0x7f.1``, ``127.1``, a
+URL) is an error.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _ROUTES = ".paddock.internal"
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 _NUMBER = re.compile(r"0x.*|[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]*)")
-_OTHER_DOTS = "\u3002\uff0e\uff61"  # IDNA takes them for dots
+_OTHER_DOTS = "\u3002\uff0e\uff61"  # IDNA treats them as dots
 _FORMS = "write a name, *.name, an address, a block of addresses or @group; a port behind a ':'"
 
-# Never reachable, whatever a policy says: there a machine in a cloud finds its own credentials. The
-# core has the last word (core/src/network/rules/address.rs), also on what leads there.
+# Never reachable, despite any policy: there a cloud machine finds its own credentials. The core
+# decides again (core/src/network/rules/address.rs), also for names that lead there.
 _METADATA = ("metadata.google.internal", "metadata.azure.internal", "metadata", "instance-data",
              "instance-data.ec2.internal")  # fmt: skip
-_METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32",
+_METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32",
+                    "168.63.129.16/32",
                     "192.0.0.192/32")  # fmt: skip
 
 
@@ -76,7 +77,7 @@ def read_host(written: str, source: Source) -> Sourced[Destination]:
     return Sourced(Destination(host=star + name, port=port), source)
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def groups() -> Mapping[str, tuple[str, ...]]:
     import tomllib
 
@@ -93,7 +94,7 @@ def _group(written: str, source: Source) -> str:
 
 
 def _split(written: str, source: Source) -> tuple[str, int | None]:
-    """``[v6]:port``; a single colon is a port's, more are those of an address."""
+    """``[v6]:port``; a single colon precedes a port, several belong to an address."""
     if written.startswith("["):
         host, closed, rest = written[1:].partition("]")
         if not closed or ":" not in host or (rest and not rest.startswith(":")):
@@ -147,7 +148,7 @@ def _refuse_address(text: str, written: str, source: Source) -> NoReturn:
     try:
         hint: str | None = _write(
             str(ip_network(text, strict=False))
-        )  # bits of a host behind those of the block
+        )  # host bits after those of the block
     except ValueError:
         try:
             ip_address(place)
@@ -202,8 +203,8 @@ def _label(label: str, written: str, source: Source) -> str:
 
 
 def _ascii(label: str, written: str, source: Source) -> str:
-    """Python knows the older IDNA. Where the newer one means another name (``ß``), or where letters
-    would be taken for others, the way back does not lead to what was written.
+    """Python implements the older IDNA. If the newer one means another name (``ß``), or if
+    characters would be replaced, the reverse conversion does not give the written name.
     """
     from encodings import idna
     from unicodedata import normalize

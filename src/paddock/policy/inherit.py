@@ -1,6 +1,4 @@
-"""A file and all it inherits → layers, parents first; each file once, however many ways lead to
-it.
-"""
+"""A file and everything it inherits, as layers, parents first. Each file occurs once."""
 
 from __future__ import annotations
 
@@ -14,42 +12,42 @@ from paddock.policy.formats.toml import read_toml
 from paddock.policy.model import Policy, PolicyFile, Source, Sourced
 from paddock.policy.trust.file_trust import PolicyText, require_agreement
 from paddock.policy.trust.origin import Origin
-from paddock.policy.trust.search import Found, ProfileSearch, read_text
+from paddock.policy.trust.search import FoundProfile, ProfileSearch, read_text
 from paddock.text.path_walk import ResolvedPath
 
 DEFAULT = "ai-agent"
 FLOOR = "base"
-WRITTEN_LEVELS = 3  # a file, what it inherits, and what that inherits
+MAX_WRITTEN_LEVELS = 3  # a file, its parent, and the parent of that
 
 
 @dataclass(slots=True)
 class Layers:
-    """``stack``: what each file says by itself, undermost first. ``names``: outermost first.
-    ``files``: as read.
+    """``stack``: the content of each file, lowest first. ``names``: outermost first. ``files``: as
+    read.
     """
 
     origin: Origin
-    default: str = DEFAULT  # what a file stands on that names no parent and speaks of no file
+    default: str = DEFAULT  # the parent of a file that names no parent and no file access
     stack: list[Policy] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     files: list[PolicyText] = field(default_factory=list)
     _heights: dict[str, int] = field(
         default_factory=dict
-    )  # real path → written files stacked from there down
+    )  # real path → number of written files from there down
 
-    def add(self, found: Found, *, agreed: bool) -> None:
-        """``agreed``: the person must have trusted the text of this file, and of each it reaches by
-        a path.
+    def add(self, found: FoundProfile, *, agreed: bool) -> None:
+        """``agreed``: the user must have trusted the text of this file, and of each file it reaches
+        by a path.
         """
-        self._visit(found, above=(), agreed=agreed, led_by=())
+        self._visit(found, above=(), agreed=agreed, outer_links=())
 
     def _visit(
         self,
-        found: Found,
+        found: FoundProfile,
         *,
-        above: tuple[Found, ...],
+        above: tuple[FoundProfile, ...],
         agreed: bool,
-        led_by: tuple[ResolvedPath, ...],
+        outer_links: tuple[ResolvedPath, ...],
     ) -> int:
         chain = (*above, found)
         real = os.path.realpath(found.path)
@@ -57,9 +55,9 @@ class Layers:
             raise PolicyError(f"the files inherit each other: {_arrows(chain)}", where=found.shown)
         own = 0 if found.builtin else 1
         written_above = sum(not earlier.builtin for earlier in above)
-        if written_above + self._heights.get(real, own) > WRITTEN_LEVELS:
+        if written_above + self._heights.get(real, own) > MAX_WRITTEN_LEVELS:
             raise PolicyError(
-                f"inherits more than {WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
+                f"inherits more than {MAX_WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
                 where=chain[0].shown,
             )
         if real in self._heights:
@@ -67,35 +65,38 @@ class Layers:
         name = found.name if found.rung is not None else found.shown
         if name not in self.names:
             self.names.append(name)
-        file = self._file(found, led_by)
+        file = self._file(found, outer_links)
         fragment = self._read(found, file, agreed=agreed)
         height = 0
         for parent in fragment.inherit:
             next_found = ProfileSearch(self.origin).find(
-                parent.value, parent.source, relative_to=os.path.dirname(file.path), asked_by=found
+                parent.value,
+                parent.source,
+                relative_to=os.path.dirname(file.path),
+                inherited_by=found,
             )
             by_path = next_found.rung is None
-            links = file.way.links if by_path and file.way else ()
+            links = file.walk.links if by_path and file.walk else ()
             height = max(
                 height,
-                self._visit(next_found, above=chain, agreed=agreed and by_path, led_by=links),
+                self._visit(next_found, above=chain, agreed=agreed and by_path, outer_links=links),
             )
         self.stack.append(fragment.policy)
         self._heights[real] = height + own
         return height + own
 
-    def _file(self, found: Found, led_by: tuple[ResolvedPath, ...]) -> PolicyText:
-        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead
-        to this one too.
+    def _file(self, found: FoundProfile, outer_links: tuple[ResolvedPath, ...]) -> PolicyText:
+        """``outer_links``: the links that lead to the file whose ``inherit`` names this one. They
+        also lead to this one.
         """
         file = read_text(found, self.origin)
         return (
-            replace(file, way=replace(file.way, links=(*led_by, *file.way.links)))
-            if file.way
+            replace(file, walk=replace(file.walk, links=(*outer_links, *file.walk.links)))
+            if file.walk
             else file
         )
 
-    def _read(self, found: Found, file: PolicyText, *, agreed: bool) -> Fragment:
+    def _read(self, found: FoundProfile, file: PolicyText, *, agreed: bool) -> Fragment:
         if agreed:
             require_agreement(
                 file,
@@ -126,23 +127,23 @@ class Layers:
             fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes))
         )
 
-    def _unnamed_parent(self, found: Found, fragment: Fragment, *, replaces: bool) -> str:
-        """Who speaks of files gets the floor, and grants the rest itself; who does not gets the
-        default's file layer.
+    def _unnamed_parent(self, found: FoundProfile, fragment: Fragment, *, replaces: bool) -> str:
+        """A file with file rules gets the floor profile and grants the rest itself. Any other file
+        gets the file layer of the default profile.
 
-        A file that replaces a built-in profile and grants nothing adds to the one it replaces: the
-        default may stand on that very profile.
+        A file that replaces a built-in profile and grants nothing extends the replaced one, because
+        the default may inherit that profile.
         """
         if fragment.speaks_of_files:
             return FLOOR
         return found.name if replaces else self.default
 
 
-def parse(text: str, found: Found, origin: Origin) -> Fragment:
+def parse(text: str, found: FoundProfile, origin: Origin) -> Fragment:
     if found.path.endswith(".conf"):
         return read_conf(text, found.shown, origin)
     return read_toml(text, found.shown, origin)
 
 
-def _arrows(chain: tuple[Found, ...]) -> str:
+def _arrows(chain: tuple[FoundProfile, ...]) -> str:
     return " → ".join(found.shown for found in chain)

@@ -1,6 +1,6 @@
-"""The profiles a person can name: what each is for, and which of them are wrong.
+"""The available profiles: their purposes and their errors.
 
-One wrong file is an error for whoever uses it. In a list it is one row among others.
+An invalid file is an error for its user. In the list it is one row among others.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from paddock.policy.load import load
 from paddock.policy.model import COMMAND_LINE, Source
 from paddock.policy.request import Request
 from paddock.policy.trust.origin import Origin
-from paddock.policy.trust.search import Found, ProfileSearch, read_text
+from paddock.policy.trust.search import FoundProfile, ProfileSearch, read_text
 
-_ASKED = Source(file=COMMAND_LINE, key="profile")
+_REQUEST_SOURCE = Source(file=COMMAND_LINE, key="profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """``about`` is the first sentence of the opening comment; ``error`` why the profile can not be
-    used.
+class ListedProfile:
+    """``about``: the first sentence of the opening comment. ``error``: the reason why the profile
+    can not be used.
     """
 
     name: str
@@ -31,30 +31,31 @@ class Listed:
 
 
 def text_of(name: str, origin: Origin) -> str:
-    """A profile as it is written."""
-    return read_text(ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
+    """The text of a profile as written."""
+    return read_text(
+        ProfileSearch(origin).find(name, _REQUEST_SOURCE, relative_to=origin.cwd), origin
+    ).text
 
 
-def listed(origin: Origin) -> tuple[Listed, ...]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's
-    # fault.
+def listed(origin: Origin) -> tuple[ListedProfile, ...]:
+    # Loaded in a neutral directory: an unsuitable current directory is not a fault of the profile.
     neutral = replace(origin, cwd="/nonexistent")
     return tuple(
         _listed(name, path, neutral) for name, path in sorted(ProfileSearch(origin).names().items())
     )
 
 
-def _listed(name: str, path: str, origin: Origin) -> Listed:
+def _listed(name: str, path: str, origin: Origin) -> ListedProfile:
     try:
-        found = ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd)
+        found = ProfileSearch(origin).find(name, _REQUEST_SOURCE, relative_to=origin.cwd)
         about = _about(found, read_text(found, origin).text)
         load(Request(profiles=(name,), trust_required=False), origin)
     except PolicyError as error:
-        return Listed(name=name, path=path, shown=path, about="", error=error)
-    return Listed(name=name, path=found.path, shown=found.shown, about=about)
+        return ListedProfile(name=name, path=path, shown=path, about="", error=error)
+    return ListedProfile(name=name, path=found.path, shown=found.shown, about=about)
 
 
-def _about(found: Found, text: str) -> str:
+def _about(found: FoundProfile, text: str) -> str:
     comment: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Load: what was asked for → Policy. The whole way from text, in one place:
+"""Loads the Policy for a request, in these steps:
 
 select → find → read (trust) → parents first → merge → command line on top → checks on the whole
 """
@@ -23,7 +23,7 @@ from paddock.policy.syscalls import table
 from paddock.policy.trust.approved import Approved, load_approved
 from paddock.policy.trust.file_trust import PolicyText, require_agreement
 from paddock.policy.trust.origin import Origin
-from paddock.policy.trust.search import Found, ProfileSearch, exists
+from paddock.policy.trust.search import FoundProfile, ProfileSearch, exists
 from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
 from paddock.text.path_walk import PathWalk, follow
 
@@ -31,7 +31,7 @@ PROJECT_FILE = "paddock.toml"
 
 
 def load(request: Request, origin: Origin) -> Policy:
-    # A container has its own files: what a profile grants of the host's means nothing there.
+    # A container has its own files, so the host paths of a profile have no meaning there.
     layers = Layers(origin, default=DEFAULT if request.container is None else FLOOR)
     unasked = _project_file(request, origin)
     if unasked is not None:
@@ -46,7 +46,7 @@ def load(request: Request, origin: Origin) -> Policy:
     whole = replace(
         whole,
         filesystem=_denies_where_links_lead(whole.filesystem),
-        env=_kept_only_if_denied(whole.env),
+        env=_drop_needless_keeps(whole.env),
         rules=_rules_where_links_lead(whole.rules),
     )
     default = whole.network.default if whole.network else None
@@ -61,12 +61,12 @@ def load(request: Request, origin: Origin) -> Policy:
     )
     if request.trust_required:
         files = [*layers.files, *([approved.file] if approved.file else [])]
-        require_agreement_to_what_a_command_could_rewrite(policy, files, origin)
+        require_trusted_files(policy, files, origin)
     return policy
 
 
-def _kept_only_if_denied(env: Environment) -> Environment:
-    """A name that nothing denies passes like any other: then a file can say the same."""
+def _drop_needless_keeps(env: Environment) -> Environment:
+    """A name that nothing denies passes like any other, so a file can express the same."""
     denied = {
         name
         for name in env.keep
@@ -83,20 +83,22 @@ def _kept_only_if_denied(env: Environment) -> Environment:
 
 
 def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
-    """A pattern below a symlink means the names it leads to. (Whole places are followed by the core
+    """A pattern below a symlink means the names behind it. (The core follows links in whole paths
     at every start.)
     """
-    led: list[Deny] = []
+    resolved: list[Deny] = []
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
-        if not glob.exact and glob.root == "/" and not (way := follow(glob.prefix)).straight:
-            led.append(replace(deny, pattern=way.end.path + glob.text.removeprefix(glob.prefix)))
-    return replace(filesystem, denies=(*filesystem.denies, *led))
+        if not glob.exact and glob.root == "/" and not (walk := follow(glob.prefix)).straight:
+            resolved.append(
+                replace(deny, pattern=walk.end.path + glob.text.removeprefix(glob.prefix))
+            )
+    return replace(filesystem, denies=(*filesystem.denies, *resolved))
 
 
 def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Programs are judged by the file that really runs: ``/bin/sh`` means what it leads to as
-    well.
+    """Programs are judged by the file that really runs, so ``/bin/sh`` also means the file behind
+    the link.
     """
     inherited: dict[str, Rule] = {}
     for rule in reversed(rules):
@@ -106,13 +108,15 @@ def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
             )
         inherited[rule.id] = rule
     return tuple(
-        replace(rule, matches=tuple(replace(match, values=_led(match)) for match in rule.matches))
+        replace(
+            rule, matches=tuple(replace(match, values=_resolved(match)) for match in rule.matches)
+        )
         for rule in rules
     )
 
 
 def rule_paths(rules: tuple[Rule, ...]) -> list[str]:
-    """What the rules name that a link can lead elsewhere."""
+    """The paths in rules that may be links."""
     named = [
         value
         for rule in rules
@@ -123,20 +127,20 @@ def rule_paths(rules: tuple[Rule, ...]) -> list[str]:
     return [glob.prefix for glob in map(Glob.parse, named) if glob.root == "/"]
 
 
-def _led(match: Match) -> tuple[str, ...]:
+def _resolved(match: Match) -> tuple[str, ...]:
     if match.key not in RULE_PATHS:
         return match.values
-    led = [
-        way.end.path + value.removeprefix(way.written)
+    resolved = [
+        walk.end.path + value.removeprefix(walk.written)
         for value in match.values
-        if (glob := Glob.parse(value)).root == "/" and not (way := follow(glob.prefix)).straight
+        if (glob := Glob.parse(value)).root == "/" and not (walk := follow(glob.prefix)).straight
     ]
-    return tuple(dict.fromkeys((*match.values, *led)))
+    return tuple(dict.fromkeys((*match.values, *resolved)))
 
 
-def _project_file(request: Request, origin: Origin) -> Found | None:
-    """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an
-    error later on.
+def _project_file(request: Request, origin: Origin) -> FoundProfile | None:
+    """``./paddock.toml``, if no policy was requested. A dangling link counts as found and is an
+    error later.
     """
     if request.names_a_policy or request.is_custom or request.container is not None:
         return None
@@ -153,8 +157,8 @@ def _project_file(request: Request, origin: Origin) -> Found | None:
     )
 
 
-def select(request: Request, origin: Origin) -> Iterator[Found]:
-    """The policies to merge, undermost first."""
+def select(request: Request, origin: Origin) -> Iterator[FoundProfile]:
+    """The policies to merge, lowest first."""
     search = ProfileSearch(origin)
     for name in request.profiles:
         yield search.find(name, flag("--profile"), relative_to=origin.cwd)
@@ -170,14 +174,14 @@ def select(request: Request, origin: Origin) -> Iterator[Found]:
 
 
 def profile_for(command: str | None) -> str:
-    """The profile a command gets by its name. So far every agent has the same needs: files, calls,
+    """The profile for a command name. So far every agent has the same needs: files, calls,
     environment.
     """
     return DEFAULT
 
 
 def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
-    """Only for what a person wrote: the built-in profiles name the calls of every machine on
+    """Only for calls that the user wrote: the built-in profiles name the calls of every machine on
     purpose.
     """
     for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
@@ -187,7 +191,7 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
 
 
 def writable_trees(policy: Policy) -> list[PathWalk]:
-    """Where the command will be able to write, and how that is reached."""
+    """The paths that the command will be able to write, and the links on them."""
     rootdirs = [str(setting.value) for setting in policy.container if setting.key == "rootdir"]
     if rootdirs:
         return [follow(path) for path in rootdirs]
@@ -198,28 +202,28 @@ def writable_trees(policy: Policy) -> list[PathWalk]:
     ]
 
 
-def reach_of(policy: Policy, origin: Origin) -> WritableHistory:
-    """Where a command of this run can write, and where one of an earlier run could."""
-    return origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
+def writable_history_of(policy: Policy, origin: Origin) -> WritableHistory:
+    """The paths that a command of this run can write, or one of an earlier run could."""
+    return origin.writable_history.including(
+        [*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")]
+    )
 
 
-def require_agreement_to_what_a_command_could_rewrite(
-    policy: Policy, files: list[PolicyText], origin: Origin
-) -> None:
-    """A policy file in a command's reach could loosen the next run; then the person must know its
-    text.
+def require_trusted_files(policy: Policy, files: list[PolicyText], origin: Origin) -> None:
+    """A policy file that a command can write could loosen the next run. So the user must have
+    trusted its text.
 
-    In reach is what this policy makes writable, and what an earlier run could have written whatever
-    this text says of it: the current directory, shared memory, temporary directories, every place a
-    run was ever given. A file counts by where it lies and by every link that leads to it.
+    These are paths that this policy makes writable, and paths that an earlier run could have
+    written in any case: the current directory, shared memory, temporary directories, every
+    previously writable path. A file counts by its resolved path and by every link that leads to it.
     """
-    reach = reach_of(policy, origin)
+    writable_history = writable_history_of(policy, origin)
     for file in files:
-        if file.way is None or _is_closed_to_every_command(file.way, origin):
+        if file.walk is None or _is_read_only_config(file.walk, origin):
             continue
         if (
-            reach.holds(file.way)
-            or in_private_temp(file.way, origin.uid)
+            writable_history.holds(file.walk)
+            or in_private_temp(file.walk, origin.uid)
             or origin.trusted.knows(file.written)
         ):
             require_agreement(
@@ -230,10 +234,10 @@ def require_agreement_to_what_a_command_could_rewrite(
             )
 
 
-def _is_closed_to_every_command(way: PathWalk, origin: Origin) -> bool:
-    """In a config directory, under its own name: no policy opens these to writing. A link can lead
+def _is_read_only_config(walk: PathWalk, origin: Origin) -> bool:
+    """In a config directory, under its own name: no policy makes these writable. A link can lead
     out of them.
     """
-    return way.straight and way.end.path.startswith(
+    return walk.straight and walk.end.path.startswith(
         (f"{origin.config_dir}/", f"{origin.system_dir}/")
     )

@@ -1,13 +1,16 @@
-"""Two policies → one. Pure, and associative: (a + b) + c is a + (b + c).
+"""Merges two policies. Pure and associative: (a + b) + c is a + (b + c).
 
-- Lists add up; nothing is taken away. A value that is there already keeps its first source. A
-  system call that a person blocks is kept beside the built-in block of the same name: only the
-  built-in one may give way to a stronger tier.
+- Lists add up; nothing is removed. An existing value keeps its first source. A system call that the
+user blocks is stored beside the built-in block of the same name, because a stronger tier may drop
+only the built-in one.
+
 - Scalars, limits, variables to set and routes: the later one wins.
-- Rules: the later policy's stand in front, because the first match wins. (No two may have one id:
-  load.py.)
-- Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty
-  counts.
+
+- Rules: those of the later policy come first, because the first match wins. (No two may have one
+id: load.py.)
+
+- Absent and empty differ (``allowed_hosts``, ``syscalls.allow``): absent is overridden, empty
+counts.
 """
 
 from __future__ import annotations
@@ -149,7 +152,7 @@ def _tools(under: ToolSettings, over: ToolSettings) -> ToolSettings:
 
 
 def _shell(under: ShellSettings | None, over: ShellSettings | None) -> ShellSettings | None:
-    """Grants of the two add up, as those of the fence do; what is closed and blocked does, too."""
+    """Grants of the two add up, as those of the sandbox do, and so do denies and blocks."""
     if under is None or over is None:
         return over or under
     return ShellSettings(
@@ -166,7 +169,7 @@ def _shell(under: ShellSettings | None, over: ShellSettings | None) -> ShellSett
 
 
 def _settings(under: tuple[Setting, ...], over: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Settings that are lists add up as lists do; the others are scalars."""
+    """Settings that are lists add up; the others are scalars."""
     before = {setting.key: setting for setting in under}
     joined = []
     for setting in over:

@@ -1,8 +1,8 @@
-"""Policy: what a person wrote, after reading, expanding and merging; before any machine is asked.
+"""Policy: the written rules after reading, expanding and merging, before any machine is measured.
 
-Values are frozen and valid once built. Every grant, deny, block and scalar remembers where it came
-from. Patterns are absolute and expanded (``~``, ``${VAR}``, ``<cwd>``); only the token ``<tmp>``
-survives, because the private temporary directory gets its name when the run starts.
+Values are frozen and valid once built. Every grant, deny, block and scalar has its source. Patterns
+are absolute and expanded (``~``, ``${VAR}``, ``<cwd>``). Only the token ``<tmp>`` remains, because
+the private temporary directory gets its name when the run starts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 COMMAND_LINE = "command line"
 TMP_TOKEN = "<tmp>"
-# In what a route sets: its own address; what stands for its secret.
+# In the variables of a route: its address, and the placeholder of its secret.
 ROUTE_TOKEN, PLACEHOLDER_TOKEN = "<route>", "<placeholder>"
 _IDENTITY = ("exe", "exe_glob", "exe_sha256")
-# Servers expect no body with these methods. Some do not read it, and take it for the next request
+# Servers expect no body with these methods. Some do not read it, and parse it as the next request
 # of the connection.
 BODILESS_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "TRACE")
 
@@ -29,12 +29,12 @@ SOCKETS = (
     "netlink",
     "netlink-all",
     "unix",
-)  # others reach kernel code and networks that nothing here watches
+)  # other families reach kernel code and networks that nothing here watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a value came from: ``paddock.toml:12``, ``built-in ai-agent:7``, ``--allow``."""
+    """The source of a value: ``paddock.toml:12``, ``built-in ai-agent:7``, ``--allow``."""
 
     file: str
     line: int | None = None
@@ -42,7 +42,7 @@ class Source:
 
     @property
     def builtin(self) -> bool:
-        """Paddock itself wrote it, not a person: a file of theirs has a suffix."""
+        """Whether Paddock itself wrote it. A file of the user has a suffix."""
         return self.file.startswith("built-in ") and not self.file.endswith((".toml", ".conf"))
 
     def __str__(self) -> str:
@@ -58,12 +58,12 @@ class Sourced(Generic[T]):
 
 
 class Tier(Enum):
-    """What holds the fence. A person may name one on the command line; else it is the strongest
-    this machine has.
+    """The mechanisms of the sandbox. The command line may name one; otherwise it is the strongest
+    of this machine.
     """
 
     FULL = "full"  # namespaces and mounts, Landlock, seccomp
-    LANDLOCK = "landlock"  # Landlock and seccomp, where namespaces can not be had
+    LANDLOCK = "landlock"  # Landlock and seccomp, if namespaces are not available
 
 
 class Access(Enum):
@@ -85,7 +85,7 @@ class Workspace(Enum):
 
 
 class Widen(Enum):
-    """What to do with a pattern the kernel can only hold as its parent directory."""
+    """Handling of a pattern that the kernel can only enforce as its parent directory."""
 
     READ = "read"  # reads widen with a warning, writes are an error
     ALLOW = "allow"  # both widen with a warning
@@ -93,8 +93,8 @@ class Widen(Enum):
 
 
 class Reads(Enum):
-    GRANTED = "granted"  # what the grants say
-    ALL = "all"  # every directory of the machine besides; what is closed stays closed
+    GRANTED = "granted"  # only grants
+    ALL = "all"  # also every other directory of the machine; denied paths stay denied
 
 
 class NetworkMode(Enum):
@@ -104,7 +104,7 @@ class NetworkMode(Enum):
 
 
 class Switch(Enum):
-    """A layer that a file can only turn on; off is for the person at the command line."""
+    """A layer that a file can only turn on; only the command line can turn it off."""
 
     LANDLOCK = "landlock"
     SECCOMP = "seccomp"
@@ -118,17 +118,17 @@ class Grant:
     access: Access
     pattern: str
     optional: bool  # written with a trailing "?": a missing path is no error
-    workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
+    workspace: bool  # written as <cwd>: the one grant that must stay usable as a whole
     source: Source
     execute: bool = (
-        True  # False: what the grant opens can not be executed (a write grant never carries that)
+        True  # False: files in the grant can not be executed (a write grant never has this)
     )
-    create: bool = False  # a directory that is not there is made by the run
+    create: bool = False  # the run creates a missing directory
 
     @property
     def persons(self) -> bool:
-        """The workspace, or what a person granted: projects lie there. What the built-in profiles
-        name besides are the system and the directories of tools.
+        """The workspace, or a grant of the user, which may contain projects. The other grants of
+        the built-in profiles are system paths and directories of tools.
         """
         return self.workspace or not self.source.builtin
 
@@ -137,7 +137,8 @@ class Grant:
 class Deny:
     pattern: str
     source: Source
-    # written with a trailing "?": where this machine can not hold it, that is said and it runs
+    # written with a trailing "?": if this machine can not enforce it, the run prints a notice and
+    # starts
     optional: bool = False
 
 
@@ -164,7 +165,7 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointRule:
-    """``method`` is ``*`` or a name; a segment of ``path`` is a text, ``*`` (any one) or ``**``
+    """``method`` is ``*`` or a name. A segment of ``path`` is a text, ``*`` (any one) or ``**``
     (any number).
     """
 
@@ -175,8 +176,8 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where a route leads. ``base`` stands in front of every path: empty, or ``/`` and no ``/`` at
-    its end.
+    """The destination of a route. ``base`` precedes every path: empty, or beginning with ``/`` and
+    without a final ``/``.
     """
 
     scheme: str  # http or https
@@ -186,7 +187,7 @@ class Upstream:
 
     @property
     def authority(self) -> str:
-        """As a Host header has it: without the port that the scheme has anyway."""
+        """As in a Host header: without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return (
             host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
@@ -197,15 +198,15 @@ class Upstream:
 
 
 class CredentialKind(Enum):
-    ENV = "env"  # a variable of the parent
+    ENV = "env"  # a variable of the caller
     FILE = "file"
     KEYRING = "keyring"  # SERVICE/USER
-    COMMAND = "command"  # what it prints
+    COMMAND = "command"  # its output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """Where a secret lies; never the secret."""
+    """The source of a secret, never the secret itself."""
 
     kind: CredentialKind
     place: str
@@ -216,7 +217,7 @@ class Credential:
 
 
 class InjectMode(Enum):
-    HEADER = "header"  # as it is, into the header that is named; Authorization: Bearer if none is
+    HEADER = "header"  # unchanged, in the named header; default Authorization: Bearer
     BEARER = "bearer"
     BASIC = "basic"
     QUERY = "query"
@@ -234,15 +235,13 @@ class Route:
     upstream: Upstream
     credential: Credential | None = None
     inject_mode: InjectMode | None = None
-    inject_name: str | None = None  # of the header, of the query parameter; for basic, of the user
+    inject_name: str | None = None  # of the header or query parameter; for basic, of the user
     endpoint_rules: tuple[EndpointRule, ...] | None = None  # None: every endpoint; (): none
     env: tuple[
         tuple[str, str], ...
-    ] = ()  # what the command gets; <route> and <placeholder> are filled in at the start
-    inspect: bool = False  # the upstream's own address is opened inside too, and held to the same
-    body_methods: tuple[
-        str, ...
-    ] = ()  # of BODILESS_METHODS: those that may carry a body all the same
+    ] = ()  # variables of the command; <route> and <placeholder> are replaced at the start
+    inspect: bool = False  # the upstream's own address is also opened inside, with the same rules
+    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may have a body
     upstream_addresses: tuple[str, ...] = ()  # addresses and blocks; (): every public one
     shared_addresses: bool = (
         False  # other allowed names may lead to the same addresses, although there are rules
@@ -253,14 +252,14 @@ class Route:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """A name, ``*.`` and a name, ``*``, an address, a block of addresses, or ``@group``. ``port``
-    None: 80 and 443 where it is allowed, all where it is denied.
+    None: 80 and 443 if allowed, all if denied.
     """
 
     host: str
     port: int | None = None
 
     def __str__(self) -> str:
-        """As a policy writes it."""
+        """As a policy file writes it."""
         if self.port is None:
             return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -269,7 +268,7 @@ class Destination:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     mode: Sourced[NetworkMode] | None = None
-    default: Sourced[Action] | None = None  # for hosts that no rule is about
+    default: Sourced[Action] | None = None  # for hosts that no rule matches
     allowed_hosts: tuple[Sourced[Destination], ...] | None = (
         None  # None: absent; (): no host at all
     )
@@ -277,15 +276,13 @@ class Network:
     allowed_local_ports: tuple[Sourced[int], ...] = ()
     kernel_pin: Sourced[bool] | None = None
     routes: tuple[Route, ...] = ()
-    endpoints: tuple[RouteEndpoint, ...] = ()  # more of them for routes that there are
+    endpoints: tuple[RouteEndpoint, ...] = ()  # additional ones for existing routes
     inspect: tuple[
         Sourced[str], ...
-    ] = ()  # hosts whose TLS is opened, so that each request is judged and told
+    ] = ()  # hosts whose TLS is opened, so that each request is judged and journaled
 
     def whole_routes(self) -> tuple[Route, ...]:
-        """With the endpoints that were added; where every endpoint is open, one more changes
-        nothing.
-        """
+        """With the added endpoints. If every endpoint is open, an added one changes nothing."""
         return tuple(
             replace(
                 route,
@@ -302,9 +299,9 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscalls:
-    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be
-    made, no other. ``namespaces``: user namespaces may be made inside, whatever the built-in
-    profiles block. ``trace``: programs may be debugged although exec rules are on.
+    """``block``: these are denied. ``allow`` not None: only these pass. ``sockets``: the allowed
+    families. ``namespaces``: user namespaces may be created inside, despite the built-in blocks.
+    ``trace``: programs may be debugged although there are exec rules.
     """
 
     block: tuple[Sourced[str], ...] = ()
@@ -316,9 +313,9 @@ class Syscalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Names may carry ``*``. ``deny`` beats ``pass_``; ``keep`` beats both: whole names that a
-    person typed on the command line, so that one secret can be handed in. ``set`` is what the
-    program gets whatever the caller has.
+    """Names may contain ``*``. ``deny`` overrides ``pass_``. ``keep`` overrides both: whole names
+    from the command line, so that one secret can be passed. ``set``: values that replace those of
+    the caller.
     """
 
     pass_: tuple[Sourced[str], ...] = ()
@@ -338,7 +335,7 @@ class Limit:
 class Audit:
     enabled: Sourced[bool] | None = None
     dir: Sourced[str] | None = None  # a directory, or one file ending in .jsonl
-    stderr: bool = False  # the person asked to see the events as they happen
+    stderr: bool = False  # print events as they happen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -362,24 +359,24 @@ class Rule:
 
     @property
     def identifies(self) -> bool:
-        """It says where the program lies or what is in it, not only what it is called."""
+        """Whether it names the path or content of the program, not only its name."""
         return any(match.key in _IDENTITY and not match.negate for match in self.matches)
 
 
 class OnFailure(Enum):
-    """Of a shell that can not be put behind what the policy has for shells."""
+    """What happens to a shell that can not apply its restrictions."""
 
-    CLOSED = "closed"  # it is not started
-    OPEN = "open"  # a login shell is
+    CLOSED = "closed"  # it does not start
+    OPEN = "open"  # a login shell starts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSettings:
-    """What shells get besides the fence that they are in: only narrower. Without a grant to read
-    (or to write) all that the fence opens to it stays open.
+    """The additional restrictions of shells; they can only be narrower than the sandbox. Without a
+    read (or write) grant everything that the sandbox opens for it stays open.
     """
 
-    network: Sourced[NetworkMode] | None = None  # NONE, or not said
+    network: Sourced[NetworkMode] | None = None  # NONE, or absent
     grants: tuple[Grant, ...] = ()
     denies: tuple[Deny, ...] = ()
     block: tuple[Sourced[str], ...] = ()
@@ -389,7 +386,7 @@ class ShellSettings:
 
 
 class Effect(StrEnum):
-    """What a tool does. One that executes may do anything."""
+    """The effect of a tool. A tool that executes may do anything."""
 
     READ = "read"
     WRITE = "write"
@@ -398,9 +395,7 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRule:
-    """``path``: a pattern, which stands for all that is below it, too. ``op`` None: whatever is
-    done.
-    """
+    """``path``: a pattern, which also matches everything below. ``op`` None: every operation."""
 
     action: Action
     path: str
@@ -412,9 +407,9 @@ class PathRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRule:
-    """Each condition that is given has to hold. ``exe``: the program's name, or its path if there
-    is a "/" in it; ``argv_regex``: somewhere in program and arguments; ``command_regex``: the same,
-    or somewhere in the whole line.
+    """Every given condition must hold. ``exe``: the name of the program, or its path if it contains
+    "/". ``argv_regex``: somewhere in program and arguments. ``command_regex``: the same, or
+    somewhere in the whole line.
     """
 
     action: Action
@@ -428,8 +423,8 @@ class CommandRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
-    """Tool calls made through Paddock; tools/policy/policy.py gives it its meaning.
-    ``allowed_paths`` None: absent, which is the current directory.
+    """Settings for tool calls through Paddock; tools/policy/policy.py defines their meaning.
+    ``allowed_paths`` None: absent, which means the current directory.
     """
 
     read_only: Sourced[bool] | None = None
@@ -444,22 +439,20 @@ class ToolSettings:
     log_all_commands: Sourced[bool] | None = None
 
     def given(self) -> Iterator[tuple[str, Source]]:
-        """The keys that somebody wrote, each with the first place."""
+        """The written keys, each with its first source."""
         for field in fields(self):
             value = getattr(self, field.name)
             first = value[0] if isinstance(value, tuple) and value else value
             source = getattr(first, "source", None)
             if isinstance(source, Source):
                 yield field.name, source
-            elif (
-                field.name == "allowed_paths" and value is not None
-            ):  # an empty one: nothing is allowed
+            elif field.name == "allowed_paths" and value is not None:  # empty: nothing is allowed
                 yield field.name, Source(file="[tools]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A key whose meaning belongs to another layer: kept as written, typed by the schema."""
+    """A key whose meaning belongs to another layer: stored as written, typed by the schema."""
 
     key: str
     value: object
@@ -468,10 +461,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
-    """A file the policy was read from.
+    """A file from which the policy was read.
 
-    ``path`` is where it really lies, ``found`` how it was reached: two names when a symbolic link
-    led to it. ``facts`` are those of the descriptor it was read from.
+    ``path`` is its resolved path, ``found`` the path as found; they differ behind a symbolic link.
+    ``facts`` are those of the descriptor.
     """
 
     path: str
@@ -482,7 +475,7 @@ class PolicyFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A port inside that this machine's loopback shows."""
+    """A port inside that is published on the loopback of this machine."""
 
     inside: int
     host: int
@@ -502,20 +495,20 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     approved: tuple[
         Rule, ...
-    ] = ()  # answers of earlier runs (policy/trust/approved.py); only to questions
+    ] = ()  # answers of earlier runs (policy/trust/approved.py); they only answer questions
     approved_hosts: tuple[Sourced[Destination], ...] = ()
     tools: ToolSettings = ToolSettings()
-    shell: ShellSettings | None = None  # None: shells are as any other program
-    intercept: bool = False  # they are intercepted also where no file says with what
+    shell: ShellSettings | None = None  # None: shells are ordinary programs
+    intercept: bool = False  # shells are intercepted even without a [shell] section
     container: tuple[
         Setting, ...
     ] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
-    tier: Tier | None = None  # what the command line names; no file can
-    resume: str | None = None  # the copy-on-write session to go on with
-    observe: bool = False  # what the fence refuses is told
+    tier: Tier | None = None  # from the command line only
+    resume: str | None = None  # the copy-on-write session to continue
+    observe: bool = False  # denials are reported
     workdir: Sourced[str] | None = None
-    published: tuple[Published, ...] = ()  # by the command line; no file can
+    published: tuple[Published, ...] = ()  # from the command line only
     notes: tuple[
         str, ...
-    ] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"
+    ] = ()  # notes for the user: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

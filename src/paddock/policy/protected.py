@@ -1,5 +1,5 @@
-"""Protected names, from protected.toml: what something outside the fence executes or trusts later,
-and why.
+"""Protected names, from protected.toml: files that programs outside the sandbox execute or trust
+later, with the reason.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Names with one reason. Each list holds patterns without a beginning (``.git/hooks``);
-    protected.toml says where each is looked for.
+    """Names with one reason. Each list has patterns without a beginning (``.git/hooks``);
+    protected.toml says where each is searched.
     """
 
     title: str
@@ -32,9 +32,7 @@ class Group:
 
     @property
     def everywhere(self) -> bool:
-        """Also in places that only tools write: a planted repository does its harm from
-        anywhere.
-        """
+        """Also in directories that only tools write: a planted repository is harmful everywhere."""
         return self.title == "git"
 
 
@@ -42,18 +40,16 @@ class Group:
 class Protected:
     groups: tuple[Group, ...]
     packages: tuple[str, ...]  # directories of installed packages
-    flagged: tuple[str, ...]  # may be written, and are executed outside all the same
-    variables: Mapping[str, str]  # of the caller: the name of the home that each takes the place of
+    flagged: tuple[str, ...]  # may be written, although they are executed outside
+    variables: Mapping[str, str]  # of the caller: the name in the home that each replaces
 
     def named_by(
         self, environ: Mapping[str, str], home: str, cwd: str
     ) -> Iterator[tuple[str, str]]:
-        """Each variable that is set, with the paths (or patterns) that are protected because of
-        it.
-        """
+        """Each variable that is set, with the paths or patterns that it protects."""
         for variable, name in self.variables.items():
             value = environ.get(variable, "")
-            # Several variables hold lists; shells expand the home in theirs.
+            # Some variables contain lists; shells expand the home in theirs.
             for one in value.split(":"):
                 written = re.sub(r"^(~(?=/)|\$HOME\b|\$\{HOME\})", lambda _: home, one)
                 if not written or written == os.devnull:
@@ -65,8 +61,8 @@ class Protected:
                 )
 
     def _in_place_of(self, name: str) -> tuple[str, ...]:
-        """What is protected below a path that takes the place of this name of the home; "" is the
-        path itself.
+        """The protected names below a path that replaces this name of the home; "" is the path
+        itself.
         """
         names = [one for group in self.groups for one in group.home]
         if "*" in name:
@@ -78,7 +74,7 @@ class Protected:
         ) or ("",)
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def protected() -> Protected:
     import tomllib
 
@@ -99,9 +95,9 @@ def _group(title: str, entry: dict[str, object]) -> Group:
 
 
 def is_flagged(path: str, target: str | None = None) -> bool:
-    """Something outside executes a file of this name, and nobody keeps a command from writing it.
-    ``target``: of a symlink; one that leads into packages brings what is let be there to its own
-    place.
+    """Whether programs outside execute a file of this name although commands may write it.
+    ``target``: of a symlink. A link into packages makes files that are tolerated there effective at
+    its own path.
     """
     table = protected()
     directories, _, name = path.rpartition("/")
@@ -116,8 +112,8 @@ def is_flagged(path: str, target: str | None = None) -> bool:
 
 
 def protected_because(path: str) -> str | None:
-    """Why a path of such a name, or of one below such a name, is protected. A pattern is taken for
-    the path it names.
+    """The reason why a path with such a name, or below such a name, is protected. A pattern is
+    treated as the path it names.
     """
     parts = [part for part in path.split("/") if part and part != ANY_DEPTH]
     for end in range(len(parts), 0, -1):
@@ -133,6 +129,6 @@ def protected_because(path: str) -> str | None:
 
 
 def bears(path: str, name: str) -> bool:
-    """The path ends in the name. Most do not, and are told by their last part."""
+    """Whether the path ends in the name. The last component is compared first."""
     last = component_matches(name.rpartition("/")[2], path.rpartition("/")[2])
     return last and Glob.parse(f"{ANY_DEPTH}/{name}").matches(path)

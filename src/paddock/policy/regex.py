@@ -1,8 +1,8 @@
-"""A rule's regular expression is checked by the engine that will use it: Rust's ``regex``, in the
-core.
+"""Checks the regular expressions of rules with the engine that will use them: Rust's ``regex``, in
+the core.
 
-Its time is linear in the text, because it has no back-references and no look-around. What it means
-has one place.
+Its time is linear in the text, because it has no back-references and no look-around. Only one
+engine defines the meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paddock.errors import CoreError
 
 
 def wrong_regexes(patterns: Sequence[str]) -> list[str | None]:
-    """For each what is wrong with it, in one line; None: nothing."""
+    """The error of each expression, in one line; None: valid."""
     if not patterns:
         return []
     # Imported here: a policy without rules never pays for it.

@@ -1,13 +1,13 @@
-"""Policy → canonical TOML: sorted, expanded, without sources.
+"""Renders a Policy as canonical TOML: sorted, expanded, without sources.
 
-Two policies that mean the same render to the same bytes, whichever format they were written in; the
-text loads back to the same policy in the same directory. What only a command line can say (layers
-switched off, a denied variable handed in by name, events on stderr, a tier, a session) has no words
-in a file; a comment in front names the flags.
+Two policies with the same meaning render to the same bytes, in either input format. The text loads
+back to the same policy in the same directory. Settings of the command line only (layers turned off,
+a denied variable passed by name, events on stderr, a tier, a session) can not be written in a file;
+a comment at the top names the flags.
 
-Written down, a built-in line is a person's. The full tier, which takes some built-in lines back
-where it holds the same in another way, takes a person at the word: there the plan of the text
-blocks more calls and protects in more places.
+In the text a built-in line becomes a line of the user. The full tier drops some built-in lines if
+it enforces the same in another way, but never lines of the user. So the plan of the text blocks
+more calls and protects more paths there.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ def to_toml(policy: Policy) -> str:
         tables.append(("[shell.env]", _present(deny=_sorted(policy.shell.env_deny) or None)))
     tables.append(("[container]", _settings(policy.container, KEYS["container"])))
     tables += [("[[rule]]", _rule(rule)) for rule in policy.rules]
-    must_stand = ("[network]", "[shell]")  # an empty one still means: filtered, intercepted
+    must_stand = ("[network]", "[shell]")  # an empty section still means: filtered, intercepted
     blocks = [_table(header, values) for header, values in tables if values or header in must_stand]
     flags = " ".join(_only_flags(policy))
     return (f"{FLAGS_NOTE} {flags}\n\n" if flags else "") + "\n".join(blocks)
 
 
 def rule_to_toml(rule: Rule) -> str:
-    """One rule as it stands in a file."""
+    """One rule as written in a file."""
     return _table("[[rule]]", _rule(rule))
 
 
@@ -92,7 +92,7 @@ def approval_to_toml(approval: ToolApproval) -> str:
 
 
 def host_to_toml(host: Destination) -> str:
-    """One host as it stands in approved.toml."""
+    """One host as written in approved.toml."""
     return _table("[[host]]", {"name": str(host)})
 
 

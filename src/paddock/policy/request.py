@@ -1,4 +1,4 @@
-"""Request: what the command line asked for, before any file is read."""
+"""Request: the content of the command line, before any file is read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ class GrantFlag:
     access: Access
     pattern: str
     flag: str
-    implied: bool = False  # by how it is run; nobody spelt it out
+    implied: bool = False  # from the context, not from an explicit flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectiveFlag:
-    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as a profile writes
-    it.
-    """
+    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as in a profile."""
 
     key: str
     value: str | int | bool
@@ -30,11 +28,9 @@ class DirectiveFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Profiles are merged first, then policies, then the flags: what is more particular lies on
-    top.
-    """
+    """Profiles are merged first, then policies, then the flags: more specific values override."""
 
-    profiles: tuple[str, ...] = ()  # names, or paths when they hold a "/" or end in .toml or .conf
+    profiles: tuple[str, ...] = ()  # names, or paths if they contain a "/" or end in .toml or .conf
     policies: tuple[str, ...] = ()  # always paths, relative to the current directory
     grants: tuple[GrantFlag, ...] = ()
     denies: tuple[str, ...] = ()
@@ -46,26 +42,24 @@ class Request:
     allow_endpoints: tuple[str, ...] = ()  # ROUTE:METHOD:PATH
     block_net: bool = False
     publish: tuple[str, ...] = ()  # PORT, or HOST:INSIDE
-    env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
+    env_pass: tuple[str, ...] = ()  # a whole name passes even if a profile denies it
     env_set: tuple[tuple[str, str], ...] = ()
-    limits: tuple[tuple[str, int], ...] = ()  # by a program; no flag says it
-    require_enforced: bool | None = None  # so does this
+    limits: tuple[tuple[str, int], ...] = ()  # set by programs; there is no flag
+    require_enforced: bool | None = None  # likewise
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None
     cow: bool = False
-    resume: str | None = None  # a copy-on-write session to go on with
-    observe: bool = False  # tell what the fence refuses
+    resume: str | None = None  # the copy-on-write session to continue
+    observe: bool = False  # report denials
     intercept_shells: bool = False
     audit: bool = False
     audit_stderr: bool = False
     audit_dir: str | None = None
     strict_globs: bool = False
     workdir: str | None = None
-    command: str | None = None  # argv[0] of what is to run
-    container: tuple[DirectiveFlag, ...] | None = None  # None: no container is asked for
-    trust_required: bool = (
-        True  # False: only to read and check, as `paddock check` does; never to run
-    )
+    command: str | None = None  # argv[0] of the command
+    container: tuple[DirectiveFlag, ...] | None = None  # None: no container
+    trust_required: bool = True  # False: only read and check, as `paddock check` does; never to run
 
     @property
     def names_a_policy(self) -> bool:
@@ -73,8 +67,8 @@ class Request:
 
     @property
     def is_custom(self) -> bool:
-        """Paths or blocks spelt out, no profile named. A deny alone only narrows, so it keeps the
-        default profile.
+        """Paths or blocks are given and no profile is named. A deny alone only narrows, so it keeps
+        the default profile.
         """
         spelt_out = any(not grant.implied for grant in self.grants)
         return not self.names_a_policy and bool(spelt_out or self.blocks)

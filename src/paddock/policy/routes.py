@@ -1,5 +1,5 @@
-"""``[network.routes.NAME]`` → Route: where it leads, what may be asked there, and where its secret
-lies.
+"""Parses ``[network.routes.NAME]`` to a Route: its upstream, its endpoints, and the source of its
+secret.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LOWER = "abcdefghijklmnopqrstuvwxyz0123456789"
 _LABEL = frozenset(f"{_LOWER}-")
 _NAME = frozenset(f"{_LOWER}-_.")
 _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
-# RFC 9110, 5.6.2: what the name of a header is made of.
+# RFC 9110, 5.6.2: the characters of a header name.
 _TOKEN = frozenset(f"{_LOWER}ABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~")
-# What a segment of a path is made of without being encoded (RFC 3986, 3.3), but ";", at which
-# servers differ.
+# The unencoded characters of a path segment (RFC 3986, 3.3), without ";", which servers treat
+# differently.
 _SEGMENT = frozenset(f"{_LOWER}ABCDEFGHIJKLMNOPQRSTUVWXYZ-._~!$&'()*+,=:@")
 
 
@@ -73,7 +73,7 @@ def route(routes: Table, name: str, values: Values) -> Route:
 
 
 def inspected(host: Sourced[str]) -> Sourced[str]:
-    """One whole name: a certificate is made for it."""
+    """One whole name, because a certificate is made for it."""
     name = host.value.lower().removesuffix(".")
     if not _is_name(name) or _is_address(name):
         raise wrong(
@@ -113,7 +113,7 @@ def _upstream(routes: Table, table: Table, name: str) -> Upstream:
 
 
 def _split(authority: str) -> tuple[str | None, int | None]:
-    """Host and port; no host if it is none."""
+    """Host and port; None if the host is invalid."""
     if authority.startswith("["):
         host, closed, after = authority[1:].partition("]")
         named = bool(closed) and ":" in host and _is_address(host)
@@ -139,7 +139,7 @@ def _is_name(host: str) -> bool:
         or any(not 0 < len(label) <= 63 for label in labels)
     ):
         return False
-    # Other spellings of addresses (2130706433, 0x7f.1) are names to nobody.
+    # Other spellings of addresses (2130706433, 0x7f.1) are not names.
     return not (labels[-1].isdecimal() or labels[-1].startswith("0x")) or _is_address(host)
 
 
@@ -182,7 +182,7 @@ def _credential(table: Table, values: Values) -> Credential | None:
             "env:NAME, file:PATH, keyring:SERVICE/USER or command:…",
             hint=did_you_mean(word, kinds)
             if colon
-            else None,  # else it may be a secret: it is not said again
+            else None,  # otherwise it may be a secret, and is not repeated
         )
     kind = CredentialKind(word)
     return Credential(

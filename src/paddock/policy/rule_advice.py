@@ -1,7 +1,6 @@
-"""Exec rules that are valid and do not do what they look like: never match, are shadowed, or can be
-walked around.
+"""Exec rules that are valid but ineffective: they never match, are shadowed, or can be bypassed.
 
-Said by the letters of the rules alone; what an expression means is not looked into.
+Only the text of the rules is compared; regular expressions are not interpreted.
 """
 
 from __future__ import annotations
@@ -56,8 +55,9 @@ def _fits(exe: str, match: Match) -> bool:
 
 
 def _shadows(earlier: Rule, later: Rule) -> bool:
-    """The earlier one matches whatever the later one does. What allows by a name alone leaves
-    programs that a command could have made to those that say more.
+    """Whether the earlier rule matches whenever the later one does. A rule that allows by name
+    alone does not apply to programs that a command could have written; more specific rules judge
+    those.
     """
     if earlier.action is Action.ALLOW and later.identifies and not earlier.identifies:
         return False

@@ -1,6 +1,4 @@
-"""``[[rule]]`` and ``[tools]``: what is judged by text. Shapes and expressions are checked here,
-once.
-"""
+"""Parses ``[[rule]]`` and ``[tools]``. Types and expressions are checked here, once."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class RuleReader:
     _regexes: list[Sourced[str]] = field(default_factory=list)
 
     def check_regexes(self) -> None:
-        """All that were read, at once: asking the engine costs a process."""
+        """Checks all expressions at once, because asking the engine takes a process."""
         for word, error in zip(
             self._regexes, wrong_regexes([word.value for word in self._regexes]), strict=True
         ):
@@ -222,9 +220,7 @@ def _no_nul(word: Sourced[str]) -> None:
 
 
 def _is_host(word: Sourced[str]) -> None:
-    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument
-    (core/src/gate/argv_hosts.rs).
-    """
+    """``name``, ``*.name``, ``*`` or an address, in an argument (core/src/gate/argv_hosts.rs)."""
     if word.value.startswith("@"):
         raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
     bare = word.value.removeprefix("*.")

@@ -1,4 +1,4 @@
-"""System call names, from syscalls.tsv: the one table the loader and paddock-core share."""
+"""System call names, from syscalls.tsv, which the loader and paddock-core share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "syscalls.tsv"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscall:
     name: str
-    numbers: tuple[tuple[str, int], ...]  # per machine, as ``uname -m`` spells it
-    gone: str | None  # the kernel release that dropped it
+    numbers: tuple[tuple[str, int], ...]  # for each machine, as ``uname -m`` spells it
+    gone: str | None  # the kernel release that removed it
 
     def remark(self, machine: str) -> str | None:
-        """Why naming this call may have no effect, if there is a reason."""
+        """The reason why naming this call may have no effect, if there is one."""
         if self.gone is not None:
             return f"Linux dropped {self.name} in {self.gone}"
         if machine in _machines() and machine not in dict(self.numbers):
@@ -39,8 +39,8 @@ def table() -> dict[str, Syscall]:
 
 @cache
 def _lines() -> tuple[str, ...]:
-    # A plain file beside this module: importlib.resources would cost every start some 20 ms of
-    # imports.
+    # A plain file beside this module: importlib.resources would add about 20 ms of imports to every
+    # start.
     with open(_TABLE, encoding="ascii") as file:
         return tuple(file.read().splitlines())
 

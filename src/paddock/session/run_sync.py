@@ -1,5 +1,5 @@
-"""One command behind the fence, for scripts: a session of its own that a program without an event
-loop waits for.
+"""Runs one command in the sandbox, for scripts without an event loop: a session that ends with the
+command.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 
-from paddock.approve import Asked, Callback, Verdict
+from paddock.approve import AnyQuestion, Callback, Verdict
 from paddock.errors import UsageError
 from paddock.executors.interface import CommandExecutor, CommandLine, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream
@@ -23,7 +23,7 @@ def run_sync(
     policy: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] = ".",
     executor: CommandExecutor | None = None,
-    approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | None = None,
+    approver: Callable[[AnyQuestion], Verdict | Awaitable[Verdict]] | None = None,
     tier: Tier | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -35,12 +35,11 @@ def run_sync(
     cap: int = MAX_OUTPUT_BYTES,
     spool: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """``Sandbox(…).run(…)``: returns when the command and all it started has ended.
+    """``Sandbox(…).run(…)``: returns when the command and all its processes have ended.
 
-    ``approver`` is called for each exec or host that is asked about, in threads of its own: at most
-    32 at a time, the rest wait their turn while ``ask_timeout_s`` runs. If it raises, the answer is
-    deny, and the first such error is raised when the run has ended. Without an approver questions
-    are denied.
+    ``approver`` is called for each question about an exec or a host, in its own threads: at most 32
+    at a time. The others wait while ``ask_timeout_s`` runs. If it raises, the answer is deny, and
+    the first such error is raised after the run. Without an approver questions are denied.
     """
     callback = None if approver is None else Callback(approver)
 

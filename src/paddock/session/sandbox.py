@@ -1,6 +1,4 @@
-"""A session for programs that build on Paddock: policy, executor, tools, approver, journal, from
-beginning to end.
-"""
+"""A session for programs that build on Paddock: policy, executor, tools, approver, journal."""
 
 from __future__ import annotations
 
@@ -12,14 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from paddock.approve import Approver, Asked, Callback, Verdict
-from paddock.approve.approvals import Desk
+from paddock.approve import AnyQuestion, Approver, Callback, Verdict
+from paddock.approve.approvals import Approvals
 from paddock.core.redact import Redactor
 from paddock.errors import UsageError
+from paddock.executors.background_shells import Shells
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.paths import with_parents, within
@@ -36,17 +34,16 @@ _GRACE_S = 2.0
 
 
 class Sandbox:
-    """Commands and tool calls of an agent, in one place until the end of the block.
+    """The commands and tool calls of an agent, until the end of the block.
 
     ``profile`` and ``policy`` as on the command line; with neither it is ``ai-agent``.
-    ``workspace``: the host's directory that is worked on, and where file tools work. ``worktree``:
-    the name of a branch; the session then works in a worktree of its own of that repository, which
-    stays when the session ends. ``executor``: another place than the fence; ``exec_cwd`` is what
-    commands call the workspace there. ``approver`` is called with each question of a rule or about
-    a tool, in a thread of its own, or is one of ``paddock.approve``; without one the answer is
-    deny. ``journal``: where it is kept, also if the policy asks for none. ``handlers``: tools of
-    your own. ``closed_tool_set``: the tools that there are, and no others. ``redactor`` knows your
-    secrets.
+    ``workspace``: the directory of the host in which commands and file tools work. ``worktree``:
+    the name of a branch; the session then works in its own worktree of that repository, which stays
+    when the session ends. ``executor`` replaces the sandbox; ``exec_cwd`` is the path of the
+    workspace there. ``approver`` is called with each question of a rule or about a tool, in its own
+    thread, or is one of ``paddock.approve``; without one the answer is deny. ``journal``: its path,
+    also if the policy asks for none. ``handlers``: tools of the caller. ``closed_tool_set``: only
+    these tools exist. ``redactor`` knows the caller's secrets.
     """
 
     def __init__(
@@ -58,7 +55,7 @@ class Sandbox:
         worktree: str | None = None,
         executor: CommandExecutor | None = None,
         exec_cwd: str | None = None,
-        approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | Approver | None = None,
+        approver: Callable[[AnyQuestion], Verdict | Awaitable[Verdict]] | Approver | None = None,
         tier: Tier | None = None,
         journal: str | os.PathLike[str] | None = None,
         handlers: Mapping[str, Handler] | None = None,
@@ -76,7 +73,7 @@ class Sandbox:
         )
         self.workspace = os.path.realpath(workspace)
         self._worktree = worktree
-        self._given = executor
+        self._own_executor = executor
         self._exec_cwd = exec_cwd
         self._approver: Approver | None = Callback(approver) if callable(approver) else approver
         self._handlers = handlers
@@ -91,23 +88,27 @@ class Sandbox:
             raise UsageError("a session is entered once")
         if self._worktree is not None:
             self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
-        if self._given is None:
-            fence = SandboxExecutor(
+        if self._own_executor is None:
+            sandbox = SandboxExecutor(
                 self._request, workspace=self.workspace, approver=self._approver
             )
-            self._prepared = await fence.prepared()
-            executor: CommandExecutor = fence
+            self._prepared = await sandbox.prepared()
+            executor: CommandExecutor = sandbox
         else:
-            executor = self._given
-            fence = SandboxExecutor(self._request, workspace=self.workspace)
+            executor = self._own_executor
+            sandbox = SandboxExecutor(self._request, workspace=self.workspace)
             if self._request.audit_dir is not None:
                 self._prepared = await asyncio.to_thread(self._judged)
         recorder = None
         if self._prepared is not None and self._prepared.plan.journal is not None:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
-        desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
+        approvals = Approvals(self._approver, redactor=self._redactor, origin=self._origin)
         self._parts = _Parts(
-            executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder
+            executor=executor,
+            files=sandbox,
+            shells=Shells(executor),
+            approvals=approvals,
+            recorder=recorder,
         )
         shutdown.hold(id(self._parts), self._parts.dispose)
         return self
@@ -130,8 +131,8 @@ class Sandbox:
 
     @property
     def tools(self) -> Tools:
-        """Judged by the policy, asked about, journaled. Files are the host's; ``bash`` runs where
-        commands run.
+        """Tool calls, judged by the policy, approved and journaled. File tools use the files of the
+        host; ``bash`` runs in the executor.
         """
         parts = self._living
         if self._tools is None:
@@ -141,7 +142,7 @@ class Sandbox:
                     self._prepared,
                     configured(self._origin, policy=self._prepared.policy.tools),
                     self._origin,
-                    desk=parts.desk,
+                    approvals=parts.approvals,
                     executor=_Bash(parts.executor, self.workspace, self._exec_cwd),
                     files=parts.files,
                     recorder=parts.recorder,
@@ -167,7 +168,7 @@ class Sandbox:
         cap: int = MAX_OUTPUT_BYTES,
         spool: str | os.PathLike[str] | None = None,
     ) -> Result:
-        """A text is a line of shell, a list is for nobody but the kernel. See
+        """A string is a line of shell; a list is passed to execve without a shell. See
         :func:`paddock.executors.run.run`.
         """
         if spool is not None and any(
@@ -202,7 +203,7 @@ class Sandbox:
         stdin: bool = False,
         tty: Size | None = None,
     ) -> AsyncIterator[Process]:
-        """A process with its pipes; it and all it started ends with the block."""
+        """A process with its pipes. It and its descendants end with the block."""
         where = cwd if cwd is not None else self._exec_cwd
         process = await self.executor.spawn(command, cwd=where, env=env, stdin=stdin, tty=tty)
         try:
@@ -214,8 +215,8 @@ class Sandbox:
                 process.close()
 
     async def dispose(self) -> tuple[str, ...]:
-        """Shells, the executor with its network, questions, journal: what could not be ended, in
-        words. A second time does nothing.
+        """Ends shells, the executor with its network, questions and the journal. Returns messages
+        about what could not be ended. A second call does nothing.
         """
         return () if self._parts is None else await self._parts.dispose()
 
@@ -243,7 +244,7 @@ class Sandbox:
         return replace(Origin.of_process(), cwd=self.workspace)
 
     def _judged(self) -> Prepared:
-        """By what policy, where no fence stands."""
+        """The policy of a session without a sandbox."""
         prepared = prepare(self._request, self._origin)
         remember_journal(prepared.policy, prepared.plan, self._origin)
         return prepared
@@ -251,18 +252,21 @@ class Sandbox:
 
 @dataclass(kw_only=True, eq=False)
 class _Parts:
-    """What has to be ended: known apart from the session, which may be gone by then."""
+    """The parts that must be ended. They are separate from the session object, which may be
+    collected earlier.
+    """
 
     executor: CommandExecutor
-    files: SandboxExecutor  # which file tools ask; the executor itself, or one for this alone
+    # used by file tools; the executor itself, or a sandbox for this purpose only
+    files: SandboxExecutor
     shells: Shells
-    desk: Desk
+    approvals: Approvals
     recorder: Recorder | None
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     ending: asyncio.Future[tuple[str, ...]] | None = None
 
     async def dispose(self) -> tuple[str, ...]:
-        """Whoever comes second waits for the first, and has nothing to tell."""
+        """A second caller waits for the first, and gets no messages."""
         first = self.ending is None
         self.ending = self.ending or asyncio.ensure_future(self._dispose())
         left = await asyncio.shield(self.ending)
@@ -278,7 +282,7 @@ class _Parts:
             ("shells", lambda: self.shells.dispose(_GRACE_S)),
             (self.executor.name, self._dispose_of_executor),
             ("file tools", self.files.dispose),
-            ("questions", lambda: asyncio.to_thread(self.desk.close)),
+            ("questions", lambda: asyncio.to_thread(self.approvals.close)),
             (
                 "journal",
                 lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None),
@@ -286,10 +290,10 @@ class _Parts:
         ]
         for name, step in steps:
             try:
-                said = await step()
-            except Exception as error:  # the next is ended all the same
-                said = (f"{name}: {error}",)
-            left += said if isinstance(said, tuple) else ()
+                messages = await step()
+            except Exception as error:  # the next part is ended too
+                messages = (f"{name}: {error}",)
+            left += messages if isinstance(messages, tuple) else ()
         shutdown.release(id(self), self.loop)
         return tuple(left)
 
@@ -299,7 +303,7 @@ class _Parts:
 
 
 class _Bash(Commands):
-    """Commands of the tool stand where the host's workspace has another name."""
+    """Translates the working directory if the workspace has another path in the executor."""
 
     def __init__(self, executor: CommandExecutor, workspace: str, exec_cwd: str | None) -> None:
         super().__init__(executor)

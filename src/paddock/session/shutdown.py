@@ -1,7 +1,8 @@
-"""The end of sessions that nobody ended: SIGTERM, and the garbage collector.
+"""Ends sessions that were not closed: at SIGTERM, and by the garbage collector.
 
-A session ends with its program in any case, because nothing inside lives without its line to it.
-Here it gets the time to end as it should: shells are told, containers removed, temporary files too.
+A session ends with its program in any case, because every process inside ends when its socket is
+closed. This file gives it time for an orderly end: shells are signalled, containers and temporary
+files are removed.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _ending: set[asyncio.Future[None]] = set()
 
 
 def hold(number: int, dispose: Dispose) -> None:
-    """Until it is released, ``dispose`` is called when SIGTERM comes, and the program ends by it
-    afterwards. A program that handles the signal itself is left to it.
+    """Until it is released, ``dispose`` is called at SIGTERM, and the program ends afterwards. If
+    the program handles the signal itself, nothing is installed.
     """
     loop = asyncio.get_running_loop()
     held = _open.setdefault(loop, {})

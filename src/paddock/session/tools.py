@@ -1,4 +1,4 @@
-"""Tool calls by a policy file: its ``[tools]``, its fence below ``bash``, its journal."""
+"""Tool calls under a policy file: its ``[tools]``, its sandbox for ``bash``, its journal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.approvals import Desk
+from paddock.approve.approvals import Approvals
 from paddock.approve.inbox import Approver
 from paddock.core.redact import Redactor
 from paddock.executors.interface import CommandExecutor
@@ -15,15 +15,15 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_rules import PRIVATE, Judge, Operation
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.model import Plan
 from paddock.plan.paths import within
+from paddock.plan.plan import Plan
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier, ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler, Tools
-from paddock.tools.files import Limits
+from paddock.tools.file_tools import Limits
 from paddock.tools.policy.policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 
@@ -43,11 +43,10 @@ async def open_tools(
     config: AnyPath | None = None,
     flags: ToolSettings | None = None,
 ) -> AsyncIterator[Tools]:
-    """The tools of this process, as a profile or policy file governs them, over the person's
-    configuration and ``config``, under ``flags``. Commands run behind its fence, or by another
-    ``executor``; what ``allowed_paths`` names can be written by them as well. With ``journal``, or
-    ``[audit] enabled``, every call is journaled or not made. ``redactor`` knows the secrets that
-    must not be written or shown.
+    """The tools of this process, under a profile or policy file, over the user's configuration and
+    ``config``, under ``flags``. Commands run in the sandbox, or in another ``executor``; they may
+    also write ``allowed_paths``. With ``journal``, or ``[audit] enabled``, a call that can not be
+    journaled is not made. ``redactor`` knows the secrets that must not be written or shown.
     """
     origin = Origin.of_process()
     asked = _request(profile, policy, journal)
@@ -63,12 +62,12 @@ async def open_tools(
             )
         files = SandboxExecutor(request, workspace=origin.cwd)
         held.push_async_callback(files.dispose)
-        desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
+        approvals = held.enter_context(Approvals(approver, redactor=redactor, origin=origin))
         yield tools_of(
             prepared,
             chosen,
             origin,
-            desk=desk,
+            approvals=approvals,
             executor=executor or files,
             files=files,
             recorder=recorder,
@@ -82,7 +81,7 @@ def tools_of(
     chosen: Config,
     origin: Origin,
     *,
-    desk: Desk,
+    approvals: Approvals,
     executor: CommandExecutor | CommandRunner,
     files: SandboxExecutor,
     recorder: Recorder | None,
@@ -90,16 +89,16 @@ def tools_of(
     handlers: Mapping[str, Handler] | None,
     only: Collection[str] | None = None,
 ) -> Tools:
-    """As a policy and what was chosen beside it govern them, with its fence: what commands may not
-    touch, file tools may not either. ``files``: the sandbox that is asked what a path leads to.
-    Where commands run elsewhere it is one for this alone.
+    """The tools under a policy and the chosen settings, with its sandbox: file tools may not touch
+    paths that commands may not touch. ``files``: the sandbox that resolves paths. If commands run
+    elsewhere, it is used for this only.
     """
     tools, plan = chosen.tools, prepared.plan
-    # By grants and names. The sandbox itself knows what its masks and locks lie over at each
-    # moment.
+    # By grants and names. Only the sandbox itself knows the current objects below its masks and
+    # locks.
     judge = Judge(plan)
 
-    def fence(path: str, operation: Operation) -> str | None:
+    def policy_denial(path: str, operation: Operation) -> str | None:
         if _is_commands_own(plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
@@ -110,14 +109,14 @@ def tools_of(
             return f"the fence refuses it: git would take {made} for a repository"
         return None
 
-    async def inside(path: str, operation: Operation, facts: os.stat_result) -> str | None:
+    async def object_denial(path: str, operation: Operation, facts: os.stat_result) -> str | None:
         act = "write" if operation.writes else "read"
         try:
             found = await files.open(path, read=not operation.writes)
         except OSError as error:
             return f"the fence refuses it: commands can not {act} it ({error.strerror})"
         try:
-            # A copy has files of its own.
+            # A copy has its own files.
             copied = plan.workspace is not None and within(path, plan.workspace.path)
             if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
                 return (
@@ -131,21 +130,21 @@ def tools_of(
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
-        desk=desk,
+        approvals=approvals,
         executor=executor,
         recorder=recorder,
         redactor=redactor,
         handlers=handlers,
         only=only,
-        fence=fence,
-        inside=inside,
+        policy_denial=policy_denial,
+        object_denial=object_denial,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
-    """Behind the fence another directory has that name; file tools would meet the host's."""
+    """Inside, another directory has that path; file tools would use that of the host."""
     if (
         plan.tier is not Tier.FULL
         or plan.files is None
@@ -166,8 +165,8 @@ def limits_of(config: Config) -> Limits:
 
 
 def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
-    """What file tools may write, commands may too; but for whole homes and machines, which only a
-    grant opens.
+    """Commands may write the paths that file tools may write, except whole homes and the whole
+    machine, which need a grant.
     """
     for one in tools.allowed_paths or ():
         directory = one.value.removesuffix("/**")
@@ -179,9 +178,9 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
 def open_journal(
     *, profile: str | None = None, policy: AnyPath | None = None, place: AnyPath | None = None
 ) -> Recorder:
-    """The journal that a run with this policy would have, or the one at ``place``: a directory, or
-    a file that ends in ``.jsonl``. Later runs keep commands away from it. JournalError if it can
-    not be written.
+    """The journal of a run with this policy, or the one at ``place``: a directory, or a file that
+    ends in ``.jsonl``. Later runs deny it to commands. Raises JournalError if it can not be
+    written.
     """
     origin = Origin.of_process()
     prepared = prepare(_request(profile, policy, place, audit=True), origin)

@@ -1,5 +1,5 @@
-"""A worktree of its own for a session: git's, beside the repository, merged with plain git when the
-work is done.
+"""A git worktree for a session, beside the repository. It is merged with plain git when the work is
+done.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import subprocess
 
 from paddock.errors import UsageError
 
-# What git would run of the repository's own choice: nobody asked for it.
+# Disables programs that the repository makes git run.
 _PLAIN = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
 
 
 def make_worktree(repository: str, branch: str) -> str:
-    """The directory: ``REPOSITORY.worktrees/BRANCH``. One that is there is gone on with."""
+    """Returns the directory ``REPOSITORY.worktrees/BRANCH``. An existing one is reused."""
     top = _git(repository, "rev-parse", "--show-toplevel")
     path = os.path.join(f"{top}.worktrees", branch.replace("/", "-"))
     if path in _listed(top):

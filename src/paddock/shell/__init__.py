@@ -1,1 +1,3 @@
-"""What a shell line would start. Pure: it reads only the tables beside it, and runs nothing."""
+"""The programs that a shell line would start. Pure: it reads only the tables beside it, and runs
+nothing.
+"""

@@ -1,7 +1,7 @@
-"""Whether a text sets a variable, or gives a name another meaning: then the words of a command do
-not tell what runs (``for PATH in x; do git status; done``), and no rule that allows is about it.
+"""Whether a text sets a variable, or changes the meaning of a name. Then the words of a command do
+not show which program runs (``for PATH in x; do git status; done``), and no allowing rule applies.
 
-Asked the other way round: what is known to set nothing is listed here, and everything else counts.
+The lists contain constructs that are known to set nothing; everything else counts.
 """
 
 from __future__ import annotations
@@ -18,33 +18,39 @@ if TYPE_CHECKING:
 
 _HARMLESS = frozenset(
     (
-        "program", "comment", "list", "pipeline", "command", "command_name", "subshell", "compound_statement",
-        "negated_command", "if_statement", "elif_clause", "else_clause", "while_statement", "do_group",
+        "program", "comment", "list", "pipeline", "command", "command_name", "subshell",
+        "compound_statement",
+        "negated_command", "if_statement", "elif_clause", "else_clause", "while_statement",
+        "do_group",
         "case_statement", "case_item", "redirected_statement", "file_redirect", "file_descriptor",
-        "herestring_redirect", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content", "heredoc_end",
-        "word", "number", "string", "string_content", "raw_string", "ansi_c_string", "concatenation",
-        "extglob_pattern", "brace_expression", "simple_expansion", "variable_name", "special_variable_name",
+        "herestring_redirect", "heredoc_redirect", "heredoc_start", "heredoc_body",
+        "heredoc_content", "heredoc_end",
+        "word", "number", "string", "string_content", "raw_string", "ansi_c_string",
+        "concatenation",
+        "extglob_pattern", "brace_expression", "simple_expansion", "variable_name",
+        "special_variable_name",
         "command_substitution", "process_substitution", "regex",
     )
 )  # fmt: skip
-# Expansions that only look. Not ":": the numbers behind it are arithmetic.
+# Expansions that only read. Not ":": the numbers after it are arithmetic.
 _LOOKS = frozenset({"${", "}", "-", ":-", "+", ":+", "?", ":?", "#", "##", "%", "%%"})
-# A name in arithmetic stands for the arithmetic that is in the variable, which may set others.
+# A name in arithmetic stands for the arithmetic in the variable, which may set others.
 _NUMBERS = re.compile(r"\$\(\([\s0-9+*/%()<>=&|^~!?:,-]*\)\)", re.ASCII)
-# Others compare by arithmetic (-eq), or look into a subscript (-v), which is arithmetic too.
+# Others compare by arithmetic (-eq), or evaluate a subscript (-v), which is arithmetic too.
 _OPERAND = r'(?:\$?[\w./][\w./-]*|"\$?[\w./][\w./-]*")'
 _TEST = re.compile(
     rf"(\[\[?)\s+(?:!\s+)?(?:(?:-[defhnrswxzL]\s+)?{_OPERAND}|{_OPERAND}\s+(?:==?|!=)\s+{_OPERAND})\s+\]\]?",
     re.ASCII,
 )
 _EXPANSION = re.compile(r"\$[\[({]|`")
-_DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]", re.ASCII)  # {NAME}>file puts its number there
-# Of the shell itself: they set variables or options, name other programs, or run text in the same
-# shell.
+_DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]", re.ASCII)  # {NAME}>file stores its number in NAME
+# Builtins that set variables or options, name other programs, or run text in the same shell.
 _BUILTINS = frozenset(
     (
-        ".", "alias", "declare", "enable", "eval", "export", "float", "getopts", "hash", "integer", "let", "local",
-        "mapfile", "nameref", "read", "readarray", "readonly", "set", "shift", "shopt", "source", "trap", "typeset",
+        ".", "alias", "declare", "enable", "eval", "export", "float", "getopts", "hash", "integer",
+        "let", "local",
+        "mapfile", "nameref", "read", "readarray", "readonly", "set", "shift", "shopt", "source",
+        "trap", "typeset",
         "unalias", "unset", "vared", "wait",
     )
 )  # fmt: skip
@@ -83,14 +89,12 @@ def _may_assign(node: Node) -> bool:
             marks = {child.type for child in node.children if not child.is_named}
             return [child.type for child in first] != ["variable_name"] or not marks <= _LOOKS
         case "command_substitution":
-            return text_of(node).startswith(
-                "$(("
-            )  # how the grammar reads arithmetic in a here-document
+            return text_of(node).startswith("$((")  # the form of arithmetic in a here-document
         case kind if kind not in _HARMLESS:
             return True
         case "raw_string" | "ansi_c_string" | "comment":
             return False
-        case _ if node.child_count == 0:  # an expansion that the grammar takes for letters
+        case _ if node.child_count == 0:  # an expansion that the grammar reads as text
             return _EXPANSION.search(text_of(node)) is not None and not is_verbatim(node)
         case _:
             return False

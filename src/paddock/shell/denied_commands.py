@@ -1,8 +1,8 @@
-"""Denied commands: what a shell line would start → why it is not to be.
+"""Denied commands: finds the reason why a shell line is denied.
 
-The categories are in denied_commands.toml; a person adds commands of their own in plain words
-(``terraform destroy``). What can not be read as a shell command is judged by the stricter rule:
-denied if any part of the text could be a denied command, else a question.
+The categories are in denied_commands.toml. The user adds own commands as plain words (``terraform
+destroy``). Text that can not be read as a shell command is judged by a stricter rule: denied if any
+part could be a denied command, otherwise a question.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
 _GLOB = frozenset("*?[")
-_ALL = re.compile(r"[*?.!\[\]-]*\*[*?]*")  # matches whatever is there
+_ALL = re.compile(r"[*?.!\[\]-]*\*[*?]*")  # matches every name
 _BOMB = re.compile(
     r"(?:^|[\s;&|])([^\s(){}|&;]{1,64})\s{0,9}\(\s{0,9}\)\s{0,9}\{[^}]{0,99}?\1\s{0,9}\|\s{0,9}\1"
 )
@@ -37,8 +37,8 @@ _OWN = re.compile(r"/proc/(?:self|thread-self|[0-9]+)/(?:task/[0-9]+/)?(root|cwd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One entry of denied_commands.toml, which says what each key means. ``sequence``: among the
-    arguments, in this order; how a person's own commands are written.
+    """One entry of denied_commands.toml, which defines each key. ``sequence``: these arguments in
+    this order; the form of the user's own commands.
     """
 
     program: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Category:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """``sure`` is False where the text only allows for it; then a person is asked."""
+    """``sure`` False: the text only may be such a command; then a question is asked."""
 
     category: str
     why: str
@@ -77,8 +77,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A shell line as it was understood. ``line`` is None if it was not: ``error`` says why, and
-    ``text`` has all that could be seen of it. ``tokens``: what an approval is about.
+    """A shell line as it was parsed. ``line`` None: it was not; ``error`` has the reason, and
+    ``text`` the visible parts. ``tokens``: the subject of an approval.
     """
 
     text: str
@@ -90,7 +90,7 @@ class Reading:
 
 
 def read(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Reading:
-    """As ``dialect`` reads it: what is parsed has to be what runs."""
+    """Parsed in ``dialect``, because the parsed text must be the text that runs."""
     try:
         line = read_line(text, cwd=cwd, home=home, dialect=dialect)
         return Reading(text=text, cwd=cwd, home=home, line=line, tokens=tokens(parse(text)))
@@ -108,7 +108,7 @@ def read(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> 
         )
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def default_categories() -> tuple[Category, ...]:
     import tomllib
 
@@ -147,8 +147,8 @@ def default_categories() -> tuple[Category, ...]:
 
 
 def own_command(written: str) -> Pattern:
-    """``terraform destroy``: that program, with all these options and words, in this order;
-    whatever else there is.
+    """``terraform destroy``: that program with these options and words in this order, and any
+    others.
     """
     reading = read(written, cwd="/", home="/")
     commands = reading.line.commands if reading.line is not None and not reading.line.doubts else []
@@ -188,7 +188,7 @@ def findings(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
 
 
 def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
-    """Every place in the text where a command could begin, taken as one."""
+    """Judges every position of the text where a command could begin."""
     text = re.sub(
         r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text
     )
@@ -237,7 +237,7 @@ def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
 
 
 def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
-    """None: perhaps."""
+    """None: unknown."""
     words = command.words[1:]
     named = _program_is(pattern.program, command) if pattern.program else True
     if named is False or (named is None and not _more_than_a_name(pattern)):
@@ -311,7 +311,7 @@ def _program_is(names: Sequence[str], command: Command) -> bool | None:
 
 
 def _options(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """→ options, each letter for itself and long ones by name; and the rest."""
+    """Returns the options, each letter by itself and long ones by name; and the rest."""
     flags: list[str] = []
     operands: list[str] = []
     for at, word in enumerate(words):
@@ -322,14 +322,14 @@ def _options(words: Sequence[str]) -> tuple[list[str], list[str]]:
             flags.append(word.partition("=")[0])
         elif word.startswith("-") and len(word) > 1:
             flags += list(word[1:])
-            flags.append(word[1:])  # as find, terraform and java write long ones
+            flags.append(word[1:])  # the long options of find, terraform and java
         else:
             operands.append(word)
     return flags, operands
 
 
 def _values(words: Sequence[str], spellings: Sequence[str]) -> Iterator[str]:
-    """Of an option: beside it, behind it, or behind ``=``."""
+    """The values of an option: in the same word, in the next word, or after ``=``."""
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         for spelling in spellings:
@@ -344,7 +344,7 @@ def _has(flags: Sequence[str], spelling: str) -> bool:
         spelling = spelling[2:]
     if len(spelling) == 1:
         return spelling in flags
-    # GNU takes any beginning of a long option that is no other's.
+    # GNU accepts any unique prefix of a long option.
     return spelling in flags or any(
         flag.startswith("--") and flag[2:] and spelling.startswith(flag[2:]) for flag in flags
     )
@@ -369,8 +369,8 @@ def _matches(mask: str, word: str) -> bool:
 
 
 def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> bool | None:
-    """The place, or all that is in it. What is unknown may be nothing at all, which leaves what
-    stands around it.
+    """The path, or everything inside it. An unknown part may be empty, which leaves the text around
+    it.
     """
     if unknown(written):
         if UNKNOWN in written and written.strip(UNKNOWN):
@@ -398,7 +398,7 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         ).replace("//", "/")
     parts = [part for part in path.split("/") if part]
     while parts and _ALL.fullmatch(parts[-1]) and parts[-1] not in (".", ".."):
-        parts.pop()  # all that is in it
+        parts.pop()  # everything inside it
     if not parts and len(path) > 1 and written.startswith("/tmp"):
         return False
     places = {os.path.normpath(home) if target == "~" else target for target in targets}
@@ -410,7 +410,7 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         and not written.startswith(("/", "~"))
         and os.path.normpath(cwd) == "/" + "/".join(parts)
     ):
-        # "*" in the current directory: only where that is such a place
+        # "*" in the current directory counts only if that is such a path
         return "/" + "/".join(parts) in places
     return any(_same(parts, place) for place in places)
 

@@ -1,4 +1,4 @@
-"""Which shell reads a line."""
+"""The shell that reads a line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class Dialect(Enum):
-    """Which shell runs a command. ``SH`` is any shell of the POSIX kind that is not known to be
-    bash: dash, busybox, or bash in POSIX mode. Text that these read differently than bash can not
-    be judged for them.
+    """The shell that runs a command. ``SH`` is any POSIX shell that is not known to be bash: dash,
+    busybox, or bash in POSIX mode. Text that these read differently than bash can not be judged for
+    them.
     """
 
     BASH = "bash"

@@ -1,5 +1,5 @@
-"""What a command runs as code, what it starts in turn, what it leaves behind, and what comes out of
-it.
+"""The effects of a command: code that it runs, programs that it starts, files that it writes, and
+its output.
 """
 
 from __future__ import annotations
@@ -34,31 +34,33 @@ from paddock.shell.state import ShellState
 from paddock.shell.words import UNKNOWN, Piece, printed
 from paddock.shell.wrappers import wrapper_of
 
-# Run what they read: now, later or elsewhere.
+# They run what they read: now, later or elsewhere.
 _READERS = frozenset({"at", "batch", "newgrp", "crontab"})
 _STDIN = re.compile(r"/dev/stdin|/dev/fd/0|/proc/(?:self|thread-self|[0-9]+)/fd/0|-")
-# Programs that take text for code which is no shell's, or not only; and some whose options do.
+# Programs that run text as code of another language, or not only as shell; and some with such
+# options.
 _OTHER_CODE = frozenset(
     (
-        "awk", "gawk", "mawk", "nawk", "sed", "vim", "vi", "nvim", "view", "ex", "emacs", "ed", "gdb", "lldb", "make",
-        "gmake", "compgen", "complete", "bind", "expect", "tclsh", "screen", "tmux", "sqlite3", "psql",
+        "awk", "gawk", "mawk", "nawk", "sed", "vim", "vi", "nvim", "view", "ex", "emacs", "ed",
+        "gdb", "lldb", "make",
+        "gmake", "compgen", "complete", "bind", "expect", "tclsh", "screen", "tmux", "sqlite3",
+        "psql",
     )
 )  # fmt: skip
 _CODE_IN_OPTIONS = frozenset({"git", "tar", "ssh", "scp", "sftp", "rsync"})
 _RUN = re.compile(
     r"s([^\w\s\\])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1[gpiImM0-9]*e"
-)  # sed's s/…/command/e
-_RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # sed's e command
+)  # s/…/command/e of sed
+_RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # the e command of sed
 _CODE = ("-c", "-e", "-o")
-# Code that needs no blank; but not the name of a file, and not what sed puts in place of another
-# text.
+# Code without blanks; but not a file name, and not the replacement text of sed.
 _MORE_THAN_A_NAME = re.compile(r"[\s\"'`(){}!;|&<>=]")
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The programs whose output is run, the code if it is known, and whether some of it is not."""
+    """The programs whose output is run, the code if it is known, and whether a part is unknown."""
 
     programs: frozenset[str] = frozenset()
     text: str | None = None
@@ -122,7 +124,7 @@ def code_of(
 
 
 def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
-    """Of the shell that runs the text which a command brings along. ``here``: of the shell that
+    """The dialect of the shell that runs the text of a command. ``here``: that of the shell that
     runs the command.
     """
     if command.program in ("eval", "trap", "alias", "source", "."):
@@ -141,10 +143,10 @@ def _from(stream: ShellStream | None) -> Code:
 
 
 def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
-    """A file that this line wrote is known; any other is not this line's doing."""
+    """The content of a file that this line wrote is known. Other files are not."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
-    place = state.place(name)
+    place = state.resolve(name)
     stream = state.files.get(place)
     if stream is None and _GLOB.search(name):
         stream = joined(
@@ -163,7 +165,7 @@ def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
 
 
 def other_code(command: Command, stdin: ShellStream | None) -> str | None:
-    """Text that something else than a shell takes for code, and may hand to one."""
+    """Text that a program other than a shell runs as code, and may pass to a shell."""
     words = command.words[1:]
     run: list[str] = []
     if command.program in _CODE_IN_OPTIONS:
@@ -223,7 +225,7 @@ def unwrapped(
 
 
 def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) -> ShellStream:
-    """What a plain command does to the shell, and what comes out of it."""
+    """The effect of a simple command on the shell, and its output."""
     words, program = command.words, command.program
     if not words:
         return ShellStream(text="")
@@ -238,10 +240,12 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
         case "cat" | "tee" | "head" | "tail" | "tac":
             if program == "tee":
                 for word in words[1:]:
-                    state.files[state.place(word)] = stdin or ShellStream()
+                    state.files[state.resolve(word)] = stdin or ShellStream()
                 return stdin or ShellStream(programs=out)
             files = [
-                state.files.get(state.place(word)) for word in words[1:] if not word.startswith("-")
+                state.files.get(state.resolve(word))
+                for word in words[1:]
+                if not word.startswith("-")
             ]
             if not files and stdin is not None:
                 return stdin
@@ -267,20 +271,20 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
             state.names[operands[-1]] = operands[-2]
         case "dd":
             named = {key: value for key, _, value in (word.partition("=") for word in words[1:])}
-            known = state.files.get(state.place(named["if"])) if "if" in named else stdin
+            known = state.files.get(state.resolve(named["if"])) if "if" in named else stdin
             if "of" not in named:
                 return known or ShellStream(programs=out)
-            state.files[state.place(named["of"])] = known or ShellStream(programs=out)
+            state.files[state.resolve(named["of"])] = known or ShellStream(programs=out)
         case "cp" | "mv" | "ln" | "link" | "install" if len(operands) > 1:
             known = (
                 stdin
                 if _STDIN.fullmatch(operands[-2])
-                else state.files.get(state.place(operands[-2]))
+                else state.files.get(state.resolve(operands[-2]))
             )
             if known is not None:
-                state.files[state.place(operands[-1])] = known
+                state.files[state.resolve(operands[-1])] = known
             else:
-                state.copies[state.place(operands[-1])] = operands[-2]
+                state.copies[state.resolve(operands[-1])] = operands[-2]
     for name in written_by(words):
-        state.files[state.place(name)] = ShellStream(programs=out)
+        state.files[state.resolve(name)] = ShellStream(programs=out)
     return ShellStream(programs=out)

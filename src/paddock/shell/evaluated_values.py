@@ -1,11 +1,11 @@
-"""Whether arithmetic of bash may run a command that no text shows.
+"""Whether arithmetic of bash may run a command that the text does not show.
 
-Arithmetic takes the value of a variable for arithmetic again, and so on; a subscript in it is
+Arithmetic evaluates the value of a variable as arithmetic again, recursively. A subscript in it is
 expanded, and ``$( )`` in a subscript runs: ``x='a[$'; y='(id)]'; z=$x$y; ((z))`` runs ``id``. So a
-value is harmless there only if the text shows that it has no ``$`` and no backtick. Values that
-come from elsewhere count as harmful: the output of a command, what is read, file names, parameters,
-and, in a text inside another one (``bash -c``), every variable that it does not set. Variables of
-the caller's environment count as harmless.
+value is harmless only if the text shows that it has no ``$`` and no backtick. Values from other
+sources count as harmful: the output of a command, input, file names, parameters, and, in a text
+inside another one (``bash -c``), every variable that it does not set. Variables of the caller's
+environment count as harmless.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _LOOKING_TEST = re.compile(r"(?<=\s)-[vR](?=\s)")
 _OFFSET = re.compile(r"\$\{(?:!|[\w@*]+(?:\[.*?\])?:[^-=?+])", re.DOTALL)
 _INTEGER = re.compile(r"-[A-Za-z]*i[A-Za-z]*")
 _INTEGERS = frozenset({"RANDOM", "SECONDS", "SRANDOM", "LINENO", "HISTCMD", "OPTIND", "BASHPID"})
-# Builtins that put what comes from elsewhere into the variables that they name.
+# Builtins that store external input in the variables that they name.
 _READING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "wait", "select"})
-# Builtins that say nothing but their words.
+# Builtins whose output is only their words.
 _SAYING = frozenset(
     {"echo", "[", "test", ":", "true", "false", "return", "exit", "break", "continue"}
 )
@@ -39,7 +39,7 @@ _PLAIN_OPERAND = re.compile(r"\"?\$?\{?\w+\}?\"?")
 
 
 def may_run_values(root: Node, *, inner: bool) -> bool:
-    """``inner``: the text stands in another one, which may have set variables."""
+    """``inner``: the text is inside another one, which may have set variables."""
     found = list(nodes(root))
     regions = list(_regions(found))
     if not regions or (not inner and _is_closed(root, found)):
@@ -49,9 +49,7 @@ def may_run_values(root: Node, *, inner: bool) -> bool:
 
 
 def _is_closed(root: Node, found: list[Node]) -> bool:
-    """Everything that can become a value stands in the text, and nothing of it is a part of a
-    substitution.
-    """
+    """Every possible value is in the text, and none is a part of a substitution."""
     functions = {
         text_of(node.named_children[0]) for node in found if node.type == "function_definition"
     }
@@ -66,7 +64,7 @@ def _is_closed(root: Node, found: list[Node]) -> bool:
 
 
 Region = tuple[list["Node"], set[str]]
-"""What is evaluated, and the names that stand for their values there."""
+"""The evaluated nodes, and the names whose values are used there."""
 
 
 def _regions(found: list[Node]) -> Iterator[Region]:
@@ -114,8 +112,8 @@ def _whole(*parts: Node) -> Region:
 
 
 def _expanded(command: Node) -> Region:
-    """Words that name variables: evaluated are their subscripts, and whatever expansions bring
-    there.
+    """Words that name variables: their subscripts are evaluated, and the results of expansions in
+    them.
     """
     parts = command.children[1:]
     names = {
@@ -127,7 +125,7 @@ def _expanded(command: Node) -> Region:
     names.update(
         name for part in parts if "[" in text_of(part) for name in _NAME.findall(text_of(part))
     )
-    # Of printf only the word behind -v names a variable.
+    # Of printf only the word after -v names a variable.
     if text_of(command.children[0]) == "printf" and not any(
         text_of(part).startswith("-v") for part in parts[:1]
     ):
@@ -145,7 +143,7 @@ def _assigned(node: Node) -> str:
 
 
 def _foreign(found: list[Node], regions: list[Region], *, inner: bool) -> set[str]:
-    """Variables whose values may come from elsewhere, or hold a part of a substitution."""
+    """Variables whose values may come from other sources, or contain a part of a substitution."""
     values: list[tuple[str, list[Node]]] = []
     for node in found:
         match node.type:
@@ -181,7 +179,7 @@ def _names(parts: Iterable[Node]) -> set[str]:
 
 
 def _read(node: Node) -> Iterator[str]:
-    """Names that a builtin fills."""
+    """The names that a builtin sets."""
     if node.type != "command" or not node.children or text_of(node.children[0]) not in _READING:
         return
     words = [text_of(one) for one in node.children[1:]]
@@ -197,7 +195,7 @@ def _is_foreign(parts: list[Node], names: set[str], foreign: set[str]) -> bool:
 
 
 def _brings(root: Node) -> bool:
-    """A value with this in it may hold a substitution, or a part of one."""
+    """Whether a value with this node may contain a substitution or a part of one."""
     return any(map(_is_source, nodes(root, without=_is_a_number)))
 
 
@@ -220,7 +218,7 @@ def _is_source(node: Node) -> bool:
 
 
 def _is_a_number(node: Node) -> bool:
-    """A command whose output is a number, whatever it reads."""
+    """A command whose output is a number for every input."""
     if node.type != "command_substitution" or len(node.named_children) != 1:
         return False
     last = node.named_children[0]

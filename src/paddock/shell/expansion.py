@@ -1,4 +1,6 @@
-"""Words of a shell → the texts they may become: variables, substitutions, quotes, braces, ``~``."""
+"""Expands words of a shell to their possible texts: variables, substitutions, quotes, braces,
+``~``.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,7 @@ from paddock.shell.words import (
     Piece,
     ansi,
     braces,
+    count_alternatives,
     fields_of,
     groups_of,
     guarded,
@@ -27,7 +30,6 @@ from paddock.shell.words import (
     programs_of,
     unescaped,
     unquoted,
-    ways_of,
 )
 
 if TYPE_CHECKING:
@@ -40,19 +42,17 @@ _NOT_PLAIN = re.compile(r"[\\'\"$`{]")
 
 
 class Expansion(ABC):
-    """``state`` is the shell's at the word. What a substitution runs is for whoever walks the
-    text.
-    """
+    """``state``: that of the shell at the word. Subclasses walk the commands of substitutions."""
 
     state: ShellState
     dialect: Dialect
 
     @abstractmethod
     def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
-        """In a shell of its own: what it changes stays there."""
+        """Runs in a subshell: its changes stay there."""
 
     def inside(self, node: Node) -> None:
-        """Substitutions somewhere in a text."""
+        """Walks the substitutions anywhere in a text."""
         for child in node.named_children:
             if child.type in ("command_substitution", "process_substitution"):
                 self.apart(child, None)
@@ -60,51 +60,52 @@ class Expansion(ABC):
                 self.inside(child)
 
     def words(self, nodes: Sequence[Node]) -> list[str]:
-        """What stands side by side without a blank is one word, whatever the grammar makes of
-        it.
-        """
+        """Adjacent nodes without a blank are one word, even if the grammar separates them."""
         return [
             word
             for group in groups_of(nodes)
-            for way in self.argument(group)
-            for word in fields_of(way)
+            for alternative in self.argument(group)
+            for word in fields_of(alternative)
         ]
 
     def argument(self, nodes: Sequence[Node]) -> list[Piece]:
         """The texts that an argument of a command may become."""
         source = "".join(map(text_of, nodes))
-        ways = self.ways(nodes)
+        alternatives = self.alternatives(nodes)
         if self.dialect is not Dialect.BASH or _LIKE_ASSIGNMENT.match(source) is None:
-            return ways
+            return alternatives
         if _NOT_PLAIN.search(source):
-            return [replace(way, text=UNKNOWN) for way in ways]
-        return [replace(way, text=self._like_assignment(way.text)) for way in ways]
+            return [replace(alternative, text=UNKNOWN) for alternative in alternatives]
+        return [
+            replace(alternative, text=self._like_assignment(alternative.text))
+            for alternative in alternatives
+        ]
 
     def _like_assignment(self, text: str) -> str:
         name, equals, value = text.partition("=")
         return name + equals + ":".join(map(self.state.tilde, value.split(":")))
 
-    def ways(self, nodes: Sequence[Node]) -> list[Piece]:
-        """The texts that a word may become. Blanks that part words are kept as they are, those that
-        do not are hidden from ``fields_of`` by ``splits``.
+    def alternatives(self, nodes: Sequence[Node]) -> list[Piece]:
+        """The possible texts of a word. Blanks that separate words are kept; ``splits`` hides the
+        others from ``fields_of``.
         """
         parts = [self._expand(node, quoted=False) for node in nodes]
-        if ways_of(parts) > MAX_EXPANSIONS:
+        if count_alternatives(parts) > MAX_EXPANSIONS:
             parts = [
                 [Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]
             ]
         homely = bool(nodes) and text_of(nodes[0]).startswith(
             ("~", "{")
-        )  # not behind an empty string
-        ways: list[Piece] = []
+        )  # not after an empty string
+        alternatives: list[Piece] = []
         for chosen in product(*parts):
             text = "".join(guarded(piece) for piece in chosen)
             programs = programs_of(chosen)
-            ways += [
+            alternatives += [
                 Piece(self.state.tilde(one) if homely else one, programs=programs)
                 for one in braces(text)
             ]
-        return ways
+        return alternatives
 
     def _expand(self, node: Node, *, quoted: bool) -> list[Piece]:
         match node.type:
@@ -154,8 +155,8 @@ class Expansion(ABC):
                 return [Piece(UNKNOWN, splits=not quoted)]
 
     def _whole(self, node: Node, *, quoted: bool) -> list[Piece]:
-        """All of a node, with the text between its children: the grammar leaves blanks in quotes
-        out.
+        """A whole node, with the text between its children: the grammar leaves out blanks in
+        quotes.
         """
         data = node.text or b""
         parts: list[list[Piece]] = []
@@ -171,14 +172,14 @@ class Expansion(ABC):
         if not node.children or (quoted and node.end_byte > at):
             text = decoded(data[at - node.start_byte :])
             parts.append([Piece(hidden(unquoted(text)))])
-        if ways_of(parts) > MAX_EXPANSIONS:
+        if count_alternatives(parts) > MAX_EXPANSIONS:
             return [
                 Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))
             ]
         return [
             Piece(
                 "".join(guarded(piece) for piece in chosen),
-                splits=True,  # what must not part words has been hidden
+                splits=True,  # blanks that must not separate words are hidden already
                 programs=programs_of(chosen),
             )
             for chosen in product(*parts)
@@ -206,7 +207,7 @@ class Expansion(ABC):
         elif operators[:1] in (["-"], [":-"], ["="], [":="]):
             known = [
                 *(pieces or [Piece(UNKNOWN)]),
-                *(self.ways(named[1:]) if named[1:] else [Piece("")]),
+                *(self.alternatives(named[1:]) if named[1:] else [Piece("")]),
             ]
         else:
             self.inside(node)
@@ -215,7 +216,7 @@ class Expansion(ABC):
 
 
 def _dollar(node: Node) -> str:
-    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a
+    """A ``$`` that the grammar sees alone: of ``$"…"``, or a character. UNKNOWN: the name of a
     variable may follow.
     """
     around: Node | None = node

@@ -1,8 +1,7 @@
-"""Shell text → its tree, by the grammar of tree-sitter-bash.
+"""Parses shell text to a tree, with the grammar of tree-sitter-bash.
 
-Imported only when a command is judged: the grammar is a library of its own, and no start of a run
-needs it. Text travels as ``str``; bytes that are not UTF-8 are surrogate escapes and come out of
-the tree as they went in.
+Imported only when a command is judged: the grammar is a library, and no start of a run needs it.
+Text is ``str``; bytes that are not UTF-8 are surrogate escapes and leave the tree unchanged.
 """
 
 from __future__ import annotations
@@ -21,32 +20,33 @@ from paddock.shell.unparsed_text import unaccounted
 
 MAX_TEXT_CHARS = (
     128 * 1024
-)  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
-MAX_TREE_DEPTH = 200  # what nobody writes by hand, and no recursion here survives much more of
+)  # the kernel's limit for one argument (MAX_ARG_STRLEN): no shell gets more
+MAX_TREE_DEPTH = 200  # far above written code, and below the recursion limit
 
-# No program's output and no key on a keyboard: a terminal shows other text than the shell reads.
+# Never typed or printed by ordinary programs: a terminal shows other text than the shell reads.
 _STRANGE = frozenset(map(chr, (*range(9), *range(11, 32), 127))) - {"\r"}
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-# The scanner of the grammar asks C about letters, which for others than ASCII reads beyond a table
-# and may crash. To a shell each of those is a plain letter, so the grammar is given plain letters
-# in their place.
+# The scanner of the grammar uses C character classes, which read beyond a table for non-ASCII
+# characters and may crash. To a shell they are ordinary letters, so the grammar gets ordinary
+# letters instead.
 _MARK = b"Xq9Z"
 _FOREIGN = re.compile(rb"[\x80-\xff]")
 _MARKED = re.compile(_MARK + rb"([0-9a-f]{2})")
 _TRANSFORMED = re.compile(r"\$\{!?(?:\w+|[@*#?$!-])(?:\[.*?\])?@[^}]")
 _VARIABLE = re.compile(r"\$[\w@*#?$!{(-]")
 _SYNTAX = frozenset("`;&|<>\"'\n")
-# Builtins that take the name of a variable, and expand its subscript.
+# Builtins that take the name of a variable and expand its subscript.
 _EVALUATING = frozenset(
     ("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait")
 )
 _OPERATORS = frozenset("|&;<>()\n")
 _QUOTING = frozenset(
-    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "arithmetic_expansion",
+    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution",
+    "arithmetic_expansion",
      "expansion", "simple_expansion")
 )  # fmt: skip
 _CONTINUED = "\\\n"
-# Blanks inside quotes and here-documents count, and not all of them are in a leaf.
+# Blanks inside quotes and here-documents are significant, and some are in no leaf.
 _WHOLE = frozenset({"string", "heredoc_body", "concatenation", "expansion"})
 _RESERVED = frozenset(
     [
@@ -76,8 +76,8 @@ def _parser() -> Parser:
 
 
 class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
-    """Nobody can tell what a shell would make of the text; the message says why. ``inside``: the
-    part that is meant, where it stands in another spelling (``base64``) in the text itself.
+    """The meaning of the text for a shell is unknown; the message has the reason. ``inside``: the
+    decoded part, if the text contains it in another encoding (``base64``).
     """
 
     def __init__(self, message: str, inside: str = "") -> None:
@@ -86,7 +86,9 @@ class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
 
 
 def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
-    """Unparsed if ``dialect`` may read it otherwise than the grammar, which is bash's."""
+    """Raises Unparsed if ``dialect`` may read it differently than the grammar, which is that of
+    bash.
+    """
     if len(text) > MAX_TEXT_CHARS:
         raise Unparsed(f"it is longer than {MAX_TEXT_CHARS} characters")
     if not _STRANGE.isdisjoint(text) or "\r" in text:
@@ -117,10 +119,10 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
         raise Unparsed(
             f"only bash is known to read it as the judge does, and another shell would run it: {other}"
         )
-    # Behind `!` and `time` it does not know them, and takes them for programs.
+    # After `!` and `time` the grammar does not know them, and reads them as programs.
     if any(node.type == "command_name" and text_of(node) in _RESERVED for node in nodes(root)):
         raise Unparsed("a reserved word stands where the grammar sees a program")
-    # The shell takes it away, the grammar parts words there.
+    # The shell removes it; the grammar separates words there.
     if _CONTINUED in text:
         joined = text.replace(_CONTINUED, "")
         if tokens(root) != tokens(parse(joined, dialect)):
@@ -133,16 +135,15 @@ def text_of(node: Node) -> str:
 
 
 def decoded(data: bytes) -> str:
-    """A piece of what the grammar was given, as it was written."""
+    """A part of the grammar's input, as written."""
     return _MARKED.sub(lambda found: bytes([int(found[1], 16)]), data).decode(
         "utf-8", "surrogateescape"
     )
 
 
 def tokens(root: Node) -> tuple[str, ...]:
-    """What the text is made of, without comments, and blanks between words as one: two texts with
-    the same tokens are the same command. Text that is in no leaf of the tree is in here as it
-    stands.
+    """The parts of the text, without comments and with blanks between words as one: two texts with
+    the same tokens are the same command. Text in no leaf of the tree is included unchanged.
     """
     found: list[str] = []
     data, begin = root.text or b"", root.start_byte
@@ -152,7 +153,7 @@ def tokens(root: Node) -> tuple[str, ...]:
         node = waiting.pop()
         if node.child_count and node.type not in _WHOLE:
             waiting += reversed(node.children)
-            # A digit that touches a redirection belongs to it.
+            # A digit directly before a redirection belongs to it.
             if node.type in ("command", "pipeline", "list") or node.type.endswith("_redirect"):
                 found.append(f"<{node.type}>")
             continue
@@ -168,8 +169,8 @@ def tokens(root: Node) -> tuple[str, ...]:
 
 
 def _between(last: Node | None, gap: str, node: Node) -> str:
-    """What counts of the text between two leaves. The grammar takes a here-document's first blanks
-    for such text.
+    """The significant text between two leaves. For the grammar the first blanks of a here-document
+    are such text.
     """
     if "heredoc_body" in (node.type, last.type if last is not None else ""):
         return gap
@@ -188,7 +189,7 @@ def leaves(root: Node) -> Iterator[Node]:
 
 
 def nodes(root: Node, *, without: Callable[[Node], bool] = lambda _: False) -> Iterator[Node]:
-    """All of the tree, but what is inside of those ``without``."""
+    """All nodes of the tree, except those inside the nodes ``without``."""
     waiting = [root]
     while waiting:
         node = waiting.pop()
@@ -198,12 +199,12 @@ def nodes(root: Node, *, without: Callable[[Node], bool] = lambda _: False) -> I
 
 
 def _misread(leaf: Node) -> bool:
-    """In some corners the grammar takes for text what a shell takes for syntax."""
+    """Cases in which the grammar reads as text what a shell reads as syntax."""
     text = _ESCAPED.sub("", text_of(leaf))
     if leaf.type == "word":
         inside = _is_in_expansion(leaf)
         syntax = _SYNTAX if inside else _SYNTAX | {" ", "\t"}
-        # A substitution inside of one.
+        # A nested substitution.
         return (
             not syntax.isdisjoint(text)
             or _VARIABLE.search(text) is not None
@@ -221,7 +222,7 @@ def _misread(leaf: Node) -> bool:
 
 
 def _is_in_expansion(leaf: Node) -> bool:
-    """Where blanks part no words."""
+    """Whether it is where blanks do not separate words."""
     around = leaf.parent
     while around is not None and around.type == "concatenation":
         around = around.parent
@@ -229,7 +230,7 @@ def _is_in_expansion(leaf: Node) -> bool:
 
 
 def is_verbatim(leaf: Node) -> bool:
-    """The body of a here-document whose mark is quoted."""
+    """The body of a here-document with a quoted delimiter."""
     if leaf.type not in ("heredoc_body", "heredoc_content"):
         return False
     around = leaf.parent
@@ -244,8 +245,10 @@ def is_verbatim(leaf: Node) -> bool:
 
 
 def _is_more_than_a_test(node: Node) -> bool:
-    """``[`` is a command like any other: ``[ a || b ]`` runs ``b ]``. Only ``[[`` has operators of
-    its own.
+    """``[`` is an ordinary command: ``[ a
+
+
+    b ]`` runs ``b ]``. Only ``[[`` has its own operators.
     """
     text = (node.text or b"").decode("latin-1")
     if not text.startswith("[") or text.startswith("[["):
@@ -259,7 +262,7 @@ def _is_more_than_a_test(node: Node) -> bool:
 
 
 def _shells_differ(node: Node) -> bool:
-    """A quote behind a backslash in ``$'…'``, and quotes in ``${…}``."""
+    """A quote after a backslash in ``$'…'``, and quotes in ``${…}``."""
     if node.type == "ansi_c_string":
         return "\\'" in text_of(node)[:-1]
     if node.type != "expansion":
@@ -269,14 +272,14 @@ def _shells_differ(node: Node) -> bool:
 
 
 def evaluates_literals(root: Node) -> bool:
-    """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]';
-    ((x))`` runs id.
+    """Bash expands the text that arithmetic finds in a variable or a quoted word once more:
+    ``x='a[$(id)]'; ((x))`` runs id.
     """
     return any(map(_evaluates, nodes(root))) and any(map(_hides_a_command, nodes(root)))
 
 
 def transforms(root: Node) -> bool:
-    """``${x@P}`` expands the value once more, and runs what stands in it."""
+    """``${x@P}`` expands the value once more, and runs commands in it."""
     return any(
         node.type == "expansion" and _TRANSFORMED.match(text_of(node)) is not None
         for node in nodes(root)
@@ -332,7 +335,7 @@ def is_statement(node: Node) -> bool:
 
 
 def runs_on(loop: Node) -> bool:
-    """Without end, and without waiting for what it starts."""
+    """Whether a loop runs without end and does not wait for the processes it starts."""
     condition, body = loop.child_by_field_name("condition"), loop.child_by_field_name("body")
     endless = condition is None or text_of(condition).strip("; ") in (":", "true")
     if not endless or body is None:
@@ -344,7 +347,7 @@ def runs_on(loop: Node) -> bool:
 
 
 def starts_itself(node: Node, name: str) -> bool:
-    """In a pipe or in the background, so that each start starts two."""
+    """Whether it calls itself in a pipe or in the background, so that each call starts two."""
     waiting = [(node, False)]
     while waiting:
         here, doubled = waiting.pop()

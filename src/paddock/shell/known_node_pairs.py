@@ -1,9 +1,9 @@
-"""The pairs of nodes that the judge knows: which kind of node may stand directly in which other.
+"""The known pairs of nodes: which kind of node may be the direct child of which other.
 
-The grammar guesses where a text is odd: in ``(echo == a; reboot)`` it takes ``a; reboot`` for a
-regular expression. A tree with a pair that is not listed here counts as unreadable, so a corner of
-the grammar that has no test is closed. The pairs are those of some thousand ordinary scripts.
-Anonymous nodes are the operators and reserved words themselves.
+The grammar guesses if a text is unusual: in ``(echo == a; reboot)`` it reads ``a; reboot`` as a
+regular expression. A tree with a pair that is not listed here counts as unreadable, so untested
+cases of the grammar are refused. The pairs are those of some thousand ordinary scripts. Anonymous
+nodes are the operators and reserved words themselves.
 """
 
 from __future__ import annotations
@@ -18,25 +18,43 @@ if TYPE_CHECKING:
 _EXPANDED = "simple_expansion expansion command_substitution arithmetic_expansion"
 _QUOTED = "string raw_string ansi_c_string translated_string"
 _WORD = f"word number concatenation brace_expression process_substitution {_QUOTED} {_EXPANDED}"
-_TEST = f"test_command binary_expression unary_expression parenthesized_expression {_WORD} regex extglob_pattern"
-_NUMBER = f"number word variable_name subscript string raw_string concatenation {_EXPANDED} binary_expression"
-_NUMBER += " unary_expression postfix_expression parenthesized_expression ternary_expression variable_assignment"
+_TEST = (
+    f"test_command binary_expression unary_expression parenthesized_expression {_WORD} regex "
+    "extglob_pattern"
+)
+_NUMBER = (
+    f"number word variable_name subscript string raw_string concatenation {_EXPANDED} "
+    "binary_expression"
+)
+_NUMBER += (
+    " unary_expression postfix_expression parenthesized_expression ternary_expression"
+    " variable_assignment"
+)
 _STATEMENT = (
-    "command redirected_statement pipeline list subshell compound_statement if_statement while_statement for_statement"
-    " c_style_for_statement case_statement function_definition variable_assignment variable_assignments"
+    "command redirected_statement pipeline list subshell compound_statement if_statement "
+    "while_statement for_statement"
+    " c_style_for_statement case_statement function_definition variable_assignment "
+    "variable_assignments"
     " declaration_command unset_command negated_command test_command comment"
 )
 _ENDS = "; & \n ;; heredoc_body"
-_BINARY = "= == != < > <= >= + - * / % ** & | ^ << >> && || , =~ += -= *= /= %= &= |= ^= <<= >>= test_operator"
+_BINARY = (
+    "= == != < > <= >= + - * / % ** & | ^ << >> && || , =~ += -= *= /= %= &= |= ^= <<= >>= "
+    "test_operator"
+)
 _KNOWN = {
     "program": f"{_STATEMENT} {_ENDS}",
-    "command": f"command_name variable_assignment file_redirect herestring_redirect heredoc_redirect comment $ {_WORD}",
+    "command": (
+        "command_name variable_assignment file_redirect herestring_redirect heredoc_redirect"
+        f" comment $ {_WORD}"
+    ),
     "command_name": _WORD,
     "redirected_statement": f"{_STATEMENT} file_redirect herestring_redirect heredoc_redirect",
     "file_redirect": f"file_descriptor > >> < >| &> &>> >& <& >&- <&- <> {_WORD}",
     "herestring_redirect": f"<<< {_WORD}",
     "heredoc_redirect": (
-        "<< <<- heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect file_descriptor | && ||"
+        "<< <<- heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect "
+        "file_descriptor | && ||"
         f" {_STATEMENT} {_WORD}"
     ),
     "heredoc_body": f"heredoc_content {_EXPANDED}",
@@ -61,7 +79,9 @@ _KNOWN = {
     "variable_assignment": f"variable_name subscript = += array {_WORD} {_NUMBER}",
     "array": f"( ) comment {_WORD}",
     "subscript": f"variable_name [ ] {_NUMBER}",
-    "declaration_command": f"declare typeset export readonly local variable_name variable_assignment {_WORD}",
+    "declaration_command": (
+        f"declare typeset export readonly local variable_name variable_assignment {_WORD}"
+    ),
     "unset_command": f"unset unsetenv variable_name {_WORD}",
     "test_command": f"[ ] [[ ]] (( )) {_TEST} {_NUMBER}",
     "binary_expression": f"{_BINARY} {_TEST} {_NUMBER}",
@@ -75,13 +95,14 @@ _KNOWN = {
     "translated_string": "$ string",
     "simple_expansion": "$ variable_name special_variable_name",
     "expansion": (
-        "${ } ! # ## % %% / // /# /% : :- := :? :+ - = ? + ^ ^^ , ,, @ K Q U u L P E A a * variable_name"
+        "${ } ! # ## % %% / // /# /% : :- := :? :+ - = ? + ^ ^^ , ,, @ K Q U u L P E A a * "
+        "variable_name"
         f" special_variable_name subscript regex {_WORD} {_NUMBER}"
     ),
     "brace_expression": "{ } .. number word",
 }
 _PAIRS = {parent: frozenset(children.split(" ")) for parent, children in _KNOWN.items()}
-# A shell takes these backslashes away before it reads what stands between backticks.
+# A shell removes these backslashes before it reads the text between backticks.
 _TWICE = re.compile(rb"\\[\\`$]")
 
 
@@ -117,7 +138,7 @@ def _is_in_test(node: Node) -> bool:
 
 
 def _is_in_quoted_expansion(node: Node) -> bool:
-    """In ``"${x-'a'}"`` the single quotes are letters, and ``$( )`` between them runs."""
+    """In ``"${x-'a'}"`` the single quotes are literal, and ``$( )`` between them runs."""
     around, expansion = node.parent, False
     while around is not None:
         expansion = expansion or around.type == "expansion"

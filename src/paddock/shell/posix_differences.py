@@ -1,8 +1,10 @@
-"""What the grammar of bash reads and a POSIX shell may read differently.
+"""Text that the grammar of bash reads and a POSIX shell may read differently.
 
-A list of what both read alike, so that a construct that nobody thought of is not taken for one. For
-example ``[[ a || b ]]`` is one expression to bash; dash runs the program ``[[`` and then the
-program ``b``.
+The list contains the constructs that both read alike, so that an unknown construct does not count
+as one. For example ``[[ a
+
+
+b ]]`` is one expression to bash; dash runs the program ``[[`` and then the program ``b``.
 """
 
 from __future__ import annotations
@@ -16,18 +18,26 @@ if TYPE_CHECKING:
 
 _ALIKE = frozenset(
     (
-        "program", "command", "command_name", "word", "string", "string_content", "raw_string", "number", "pipeline",
-        "list", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause", "while_statement",
-        "for_statement", "do_group", "case_statement", "case_item", "function_definition", "variable_assignment",
-        "variable_name", "simple_expansion", "special_variable_name", "expansion", "regex", "command_substitution",
-        "arithmetic_expansion", "binary_expression", "unary_expression", "parenthesized_expression", "file_redirect",
-        "file_descriptor", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content", "heredoc_end",
-        "comment", "concatenation", "negated_command", "test_command", "test_operator", "declaration_command",
+        "program", "command", "command_name", "word", "string", "string_content", "raw_string",
+        "number", "pipeline",
+        "list", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
+        "while_statement",
+        "for_statement", "do_group", "case_statement", "case_item", "function_definition",
+        "variable_assignment",
+        "variable_name", "simple_expansion", "special_variable_name", "expansion", "regex",
+        "command_substitution",
+        "arithmetic_expansion", "binary_expression", "unary_expression", "parenthesized_expression",
+        "file_redirect",
+        "file_descriptor", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content",
+        "heredoc_end",
+        "comment", "concatenation", "negated_command", "test_command", "test_operator",
+        "declaration_command",
         "unset_command", "redirected_statement", "extglob_pattern", "ternary_expression",
     )
 )  # fmt: skip
 _TOKENS = frozenset(
-    ("[[", "]]", "((", "))", "|&", "&>", "&>>", "<<<", ";&", ";;&", "select", "function", "+=", "$[", "<(", ">(",
+    ("[[", "]]", "((", "))", "|&", "&>", "&>>", "<<<", ";&", ";;&", "select", "function", "+=",
+    "$[", "<(", ">(",
      "declare", "typeset", "=~", "**", "++", "--", ",")
 )  # fmt: skip
 _EXPANSION = re.compile(
@@ -37,7 +47,7 @@ _BRACES = re.compile(r"\{[^}\s]*(?:,|\.\.)")
 
 
 def beyond_posix(found: Iterable[Node]) -> str | None:
-    """The first piece that not all shells read alike, as it is written; None: there is none."""
+    """The first part that shells read differently, as written; None: there is none."""
     return next((_shown(node) for node in found if _is_beyond(node)), None)
 
 

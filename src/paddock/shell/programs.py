@@ -1,5 +1,5 @@
-"""What programs make of their words: which start others (wrappers.toml), which run text, which
-write files.
+"""How programs use their arguments: which start others (wrappers.toml), which run text, which write
+files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ _REPLACE = re.compile(r"(?:-[0optrx]*(?P<short>[iI])|--r[a-z]*=?)(?P<mark>.*)", 
 _BATCH = re.compile(r"-[0-9a-zA-Z]*[nLlsP]|--max")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish"})
 INTERPRETERS = frozenset({"python", "python2", "python3", "perl", "ruby", "node", "php", "lua"})
-# What a find looks for; without one of these it is about all there is.
+# The criteria of find; without one it matches everything.
 _TESTS = frozenset(
     (
         "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex", "-newer", "-mtime",
-        "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-size", "-empty", "-user", "-group", "-perm",
+        "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-size", "-empty", "-user", "-group",
+        "-perm",
         "-inum", "-samefile", "-links", "-lname", "-nouser", "-nogroup",
     )
 )  # fmt: skip
@@ -30,13 +31,11 @@ _TESTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellStream:
-    """What flows through a pipe or lies in a file: its text, if the line tells it, and the programs
-    it came from.
-    """
+    """The content of a pipe or a file: its text, if known, and the programs it came from."""
 
     text: str | None = None
     programs: frozenset[str] = frozenset()
-    places: tuple[str, ...] = ()  # names of all that is there, as a find says them
+    places: tuple[str, ...] = ()  # paths of everything there, as find prints them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ class Redirect:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whatever is read or thrown away; but for what bash connects to."""
+        """Whether it only reads or discards; not for network paths of bash."""
         return (not self.writes or self.target == "/dev/null") and not self.target.startswith(
             ("/dev/tcp", "/dev/udp")
         )
@@ -61,9 +60,8 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """``words``: program and arguments after expansion; ``bare``: nothing stands around it (no
-    assignment in all of the text, no file written) and no word of it is unknown. ``runs``: the
-    programs whose output it takes for code.
+    """``words``: program and arguments after expansion. ``bare``: no assignment in the whole text,
+    no file written, and no unknown word. ``runs``: the programs whose output it runs as code.
     """
 
     words: tuple[str, ...]
@@ -81,8 +79,8 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unwrapped:
-    """The text it runs, and the words of the command behind it; what it puts into that command's
-    environment; and where it goes for it.
+    """The text that it runs, the words of the inner command, the variables it sets for that
+    command, and its working directory.
     """
 
     text: str | None = None
@@ -93,7 +91,7 @@ class Unwrapped:
 
 @dataclass(slots=True)
 class _Options:
-    """What a wrapper's own options say, and where they end."""
+    """The options of a wrapper, and their end."""
 
     at: int
     script: str | None = None
@@ -107,7 +105,7 @@ def _own_options(
     found = _Options(at)
     while at < len(words):
         word = words[at]
-        login = word == "-" and bool(wrapper.scripts)  # an option of su, and of env
+        login = word == "-" and bool(wrapper.scripts)  # an option of su and of env
         if login or (anywhere and (word == "--" or not word.startswith("-"))):
             at += 1
             continue
@@ -144,7 +142,7 @@ def _own_options(
 
 
 def _long_option(wrapper: Wrapper, name: str) -> str:
-    """GNU takes any beginning of a long option that is no other's."""
+    """GNU accepts any unique prefix of a long option."""
     known = (*wrapper.scripts, *wrapper.chdir, *wrapper.values, *wrapper.optional, *wrapper.stops)
     if name in known or len(name) < 1:
         return name
@@ -160,7 +158,7 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
     at, script, cwd = own.at, own.script, own.cwd
     if (
         script is not None and wrapper.splits
-    ):  # its words stand before the others, options of the wrapper among them
+    ):  # its words precede the others, with options of the wrapper among them
         if _PLAIN.fullmatch(script):
             return Unwrapped(words=(words[0], *parted(script), *words[at:]), cwd=cwd)
         return Unwrapped(text=" ".join((script, *words[at:], UNKNOWN)))
@@ -182,13 +180,13 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
     rest = tuple(words[at:])
     if script is not None:
         return Unwrapped(text=script, settings=tuple(settings))
-    if wrapper.anywhere:  # su takes it for its own, whatever stands before it
+    if wrapper.anywhere:  # su takes it as its own option in any position
         script = _own_options(wrapper, words, 1, anywhere=True).script
     return Unwrapped(text=script or None, words=rest, settings=tuple(settings), cwd=cwd)
 
 
 def startup_file(words: Sequence[str]) -> str | None:
-    """What an interactive bash runs first."""
+    """The file that an interactive bash runs first."""
     for at, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in ("--rcfile", "--init-file"):
@@ -197,7 +195,7 @@ def startup_file(words: Sequence[str]) -> str | None:
 
 
 def shell_script(words: Sequence[str]) -> tuple[str | None, str | None]:
-    """→ what ``-c`` gives it, or the file it runs; neither: what it reads."""
+    """Returns the text after ``-c``, or the file it runs; neither: it reads stdin."""
     at, command, stdin = 1, False, False
     while at < len(words):
         word = words[at]
@@ -220,9 +218,7 @@ def shell_script(words: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def places_of(words: Sequence[str]) -> tuple[str, ...]:
-    """What a find finds: where it starts and all that is in there, if it does not look for
-    something.
-    """
+    """The matches of find: its starting point with everything below, if there are no criteria."""
     first = next(
         (at for at, word in enumerate(words) if at and word.startswith(("-", "(", "!"))), len(words)
     )
@@ -238,16 +234,16 @@ def places_of(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def found_by(command: Command) -> Iterator[Command]:
-    """What a find does with what it finds."""
-    words, what = command.words, places_of(command.words)
+    """The commands that find runs on its matches."""
+    words, paths = command.words, places_of(command.words)
     inner = replace(command, redirects=(), assigned=())
-    if "-delete" in words and what != (SOMETHING,):
-        yield replace(inner, words=("rm", "-r", *what))
+    if "-delete" in words and paths != (SOMETHING,):
+        yield replace(inner, words=("rm", "-r", *paths))
     for at, word in enumerate(words):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             end = next((i for i in range(at + 1, len(words)) if words[i] in (";", "+")), len(words))
             body = [
-                one for item in words[at + 1 : end] for one in (what if item == "{}" else (item,))
+                one for item in words[at + 1 : end] for one in (paths if item == "{}" else (item,))
             ]
             yield replace(inner, words=tuple(body), bare=False)
 
@@ -255,7 +251,7 @@ def found_by(command: Command) -> Iterator[Command]:
 def appended(
     rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | None
 ) -> Iterator[tuple[str, ...]]:
-    """xargs and parallel: what they read becomes words. Where a mark stands for it, each line is a
+    """xargs and parallel: their input becomes words. With a replacement mark each line is a
     command.
     """
     known = stdin.text if stdin is not None else None
@@ -289,12 +285,12 @@ def appended(
 
 
 def _read(text: str) -> str:
-    """A here-document may stand here as it is written."""
+    """A here-document may be here unexpanded."""
     return SOMETHING if "$" in text or "`" in text else text
 
 
 def _mark(word: str, following: str) -> str:
-    """What stands for a line of the input, by one option of xargs; empty: it is another option."""
+    """The mark for an input line, from one option of xargs; empty: it is another option."""
     if (found := _REPLACE.fullmatch(word)) is None:
         return ""
     if found["short"] == "I":
@@ -319,7 +315,7 @@ def decodes(words: Sequence[str]) -> bool:
 
 
 def written_by(words: Sequence[str]) -> Iterator[str]:
-    """Files that a program for downloads writes."""
+    """The files that a download program writes."""
     program = os.path.basename(words[0])
     if program not in ("curl", "wget", "aria2c", "fetch"):
         return

@@ -1,9 +1,9 @@
-"""A command as it is shown and written down: without secrets, and with everything that it would
+"""A command for display and for the journal: without secrets, but with every program that it would
 start.
 
-The redactor leaves the syntax of a shell alone. What a word is for it does not know: in ``exec -a
-token: ./x`` what looks like a token's value is a program. So both texts are read, and have to start
-the same.
+The redactor keeps the syntax of a shell. It does not know the role of a word: in ``exec -a token:
+./x`` the apparent token value is a program. So both texts are parsed and must start the same
+programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:
 
 
 def _started(text: str, cwd: str) -> tuple[str, ...] | None:
-    """None: nobody can tell."""
+    """None: unknown."""
     from paddock.shell.denied_commands import read
 
     line = read(text, cwd=cwd, home="/").line

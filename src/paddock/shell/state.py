@@ -1,4 +1,4 @@
-"""What a shell remembers from one command to the next, as far as the text alone tells."""
+"""The state of a shell between commands, as far as the text shows it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class ShellState:
-    """``names``: what stands for other text (alias, ``hash -p``); ``copies``: programs under other
-    names, by place; ``stdin``: what ``exec <`` put there.
+    """``names``: names that stand for other text (alias, ``hash -p``). ``copies``: programs under
+    other names, by path. ``stdin``: the input that ``exec <`` set.
     """
 
     cwd: str
@@ -30,12 +30,12 @@ class ShellState:
     stdin: ShellStream | None = None
 
     def copy(self) -> ShellState:
-        """For a shell of its own. What it writes and defines still counts: nobody knows in which
-        order things run.
+        """For a subshell. Its files and definitions still count, because the order of execution is
+        unknown.
         """
         return replace(self, variables=dict(self.variables))
 
-    def place(self, written: str) -> str:
+    def resolve(self, written: str) -> str:
         if written.startswith(("/", UNKNOWN, SOMETHING)) or UNKNOWN in self.cwd:
             return (
                 written if UNKNOWN in written else os.path.normpath(written) if written else written
@@ -61,7 +61,7 @@ class ShellState:
         return f"/home/{user}{slash}{rest}" if user.isidentifier() else text
 
     def set_arguments(self, words: Sequence[str]) -> None:
-        """``$1`` and so on."""
+        """Sets ``$1`` and so on."""
         for name in [name for name in self.variables if name.isdigit()]:
             del self.variables[name]
         for at, word in enumerate(words):

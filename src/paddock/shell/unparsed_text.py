@@ -1,9 +1,9 @@
 """Whether the tree of a shell text accounts for every byte of it.
 
-The grammar skips what it takes for blanks and comments, and parts words by rules that are not
-always those of a shell. To a shell ``\\ #; reboot`` is a word and a second command; the grammar
-sees a comment. So the text between the nodes of a tree, the places of comments and the edges of
-reserved words are compared with what a shell would accept there.
+The grammar skips blanks and comments, and separates words by rules that sometimes differ from those
+of a shell. To a shell ``\\ #; reboot`` is a word and a second command; the grammar sees a comment.
+So the text between nodes, the positions of comments and the edges of reserved words are compared
+with what a shell accepts there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-_BLANKS = re.compile(rb"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")  # a continued line alone parts no words
+# a line continuation alone does not separate words
+_BLANKS = re.compile(rb"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")
 _DESCRIPTOR = re.compile(rb"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
 _NUMBERED = re.compile(rb"(?:^|[ \t\n;&|()<>`])(?:[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\})$")
 _DASH = re.compile(rb"[ \t]+-[ \t]+")
@@ -24,17 +25,21 @@ _LINES = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _EXPANDED = re.compile(rb"[$`]")
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _BLANK_BEHIND_BACKSLASHES = re.compile(rb"(\\*)[ \t]$")
-# Statements, between whose parts a shell accepts line breaks and comments.
+# Statements with parts between which a shell accepts line breaks and comments.
 _STATEMENTS = frozenset(
     (
-        "program", "list", "pipeline", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
-        "while_statement", "for_statement", "c_style_for_statement", "do_group", "case_statement", "case_item",
-        "function_definition", "command_substitution", "process_substitution", "array", "negated_command",
+        "program", "list", "pipeline", "subshell", "compound_statement", "if_statement",
+        "elif_clause", "else_clause",
+        "while_statement", "for_statement", "c_style_for_statement", "do_group", "case_statement",
+        "case_item",
+        "function_definition", "command_substitution", "process_substitution", "array",
+        "negated_command",
     )
 )  # fmt: skip
 _EXPRESSIONS = frozenset(
     (
-        "test_command", "binary_expression", "unary_expression", "postfix_expression", "parenthesized_expression",
+        "test_command", "binary_expression", "unary_expression", "postfix_expression",
+        "parenthesized_expression",
         "ternary_expression", "arithmetic_expansion", "subscript",
     )
 )  # fmt: skip
@@ -48,12 +53,14 @@ _COMMENTED = _STATEMENTS | {
 _TIGHT = frozenset(
     ("simple_expansion", "concatenation", "brace_expression", "variable_assignment", "command_name")
 )
-# Lists of words, which the judge joins itself where they touch.
+# Lists of words; adjacent ones are joined later.
 _WORDS = frozenset(("case_item", "case_statement", "for_statement", "array"))
 _RESERVED = frozenset(
     (
-        "if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "select",
-        "function", "in", "{", "}", "!", "[", "]", "[[", "]]", "declare", "typeset", "export", "readonly", "local",
+        "if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac",
+        "select",
+        "function", "in", "{", "}", "!", "[", "]", "[[", "]]", "declare", "typeset", "export",
+        "readonly", "local",
         "unset", "unsetenv",
     )
 )  # fmt: skip
@@ -64,8 +71,8 @@ _ENDS = frozenset((";", "&", "|", "|&", "&&", "||", ")", "))", ";;", ";&", ";;&"
 def unaccounted(
     data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node], bool]
 ) -> str | None:
-    """Why a shell may read ``data`` otherwise than the tree says; None: it does not. ``found``: all
-    nodes of the tree, the root first.
+    """The reason why a shell may read ``data`` differently than the tree; None: there is none.
+    ``found``: all nodes of the tree, the root first.
     """
     for node in found:
         if node.type == "comment" and not _is_comment(data, node):
@@ -147,7 +154,7 @@ def _stands_alone(data: bytes, node: Node) -> bool:
         and parent.type != "negated_command"
         and parent.type != "test_command"
     ):
-        return True  # an operator of an expression, a letter of a word
+        return True  # an operator of an expression, or a letter of a word
     if node.type == "!" and parent.type == "test_command" and _is_arithmetic(parent):
         return True
     before, after = data[: node.start_byte][-1:], data[node.end_byte :][:1]
@@ -155,7 +162,7 @@ def _stands_alone(data: bytes, node: Node) -> bool:
 
 
 def _ends_at_its_mark(data: bytes, node: Node) -> bool:
-    """The end is a line of its own, and the first one that is the mark."""
+    """The end is a separate line, and the first one that equals the delimiter."""
     parts = {child.type: child for child in node.children}
     start, end = parts.get("heredoc_start"), parts.get("heredoc_end")
     if start is None or end is None:

@@ -1,10 +1,10 @@
-"""Shell text → the commands it would start, as far as the text alone tells.
+"""Finds the commands that a shell text would start, as far as the text shows it.
 
-The text is walked as a shell runs it, without running anything: words are expanded, ``cd`` and
-assignments remembered, what is piped, substituted, written to a file and run again is followed,
-wrappers (``sudo``, ``env``, ``sh -c``, ``xargs`` …: wrappers.toml) are taken off. Every branch
-counts, also one that would not be taken. What the text does not tell is ``UNKNOWN``; a shell that
-is given text nobody can see is a doubt.
+The text is walked in the order of a shell, without running anything. Words are expanded; ``cd`` and
+assignments are tracked; pipes, substitutions, written files and re-run text are followed; wrappers
+(``sudo``, ``env``, ``sh -c``, ``xargs`` …: wrappers.toml) are removed. Every branch counts, also
+one that would not be taken. Unknown parts are ``UNKNOWN``; a shell that gets invisible text is a
+doubt.
 
 Nothing here decides. ``denied_commands.py`` has the rules.
 """
@@ -53,12 +53,13 @@ if TYPE_CHECKING:
 
 _HEREDOC = ("heredoc_start", "heredoc_body", "heredoc_end", "file_descriptor", "comment")
 MAX_COMMANDS = 5000
-MAX_NESTED_TEXTS = 12  # of text inside text: sh -c "sh -c …"
-# What shells run when they start, before each command, or to show a prompt.
-_OBEYED = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
-# What other programs hand to a shell.
+MAX_NESTED_TEXTS = 12  # levels of text inside text: sh -c "sh -c …"
+# Variables that shells run when they start, before each command, or to show a prompt.
+_RUN_BY_SHELLS = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
+# Variables that other programs pass to a shell.
 _HANDED_ON = (
-    "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "PAGER", "MANPAGER",
+    "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR",
+    "PAGER", "MANPAGER",
     "EDITOR", "VISUAL",
 )  # fmt: skip
 _REFERS = re.compile("-[a-zA-Z]*n")  # declare -n
@@ -67,22 +68,22 @@ _DECLARING = ("", "declare", "export", "local", "readonly", "typeset")
 
 @dataclass(slots=True, kw_only=True)
 class ShellLine:
-    """What was found in a text: commands in the order they would start, and why not all of it can
-    be told.
+    """The result for a text: commands in the order of their start, and the reasons why parts are
+    unknown.
     """
 
     commands: list[Command] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
-    bombs: list[str] = field(default_factory=list)  # functions that start themselves twice
+    bombs: list[str] = field(default_factory=list)  # functions that call themselves twice
     texts: list[str] = field(
         default_factory=list
-    )  # code of other languages, which may start anything
-    assigns: bool = False  # a variable, or a name's meaning: see assignments.py
+    )  # code of other languages, which may start any program
+    assigns: bool = False  # sets a variable or changes the meaning of a name: see assignments.py
 
 
 def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> ShellLine:
-    """Unparsed if the text is no shell command. Text inside it (``sh -c``) that is none is a
-    doubt.
+    """Raises Unparsed if the text is not a shell command. An inner text (``sh -c``) that is not one
+    is a doubt.
     """
     root = parse(text, dialect)
     line = ShellLine()
@@ -103,9 +104,7 @@ class _Walk(Expansion):
     line: ShellLine
     state: ShellState
     layer: int
-    seen: set[int] = field(
-        default_factory=set
-    )  # where the commands of this text begin that were walked
+    seen: set[int] = field(default_factory=set)  # start offsets of the walked commands of this text
     dialect: Dialect = Dialect.BASH  # of the shell that runs this text
 
     def all_of(self, root: Node, stdin: ShellStream | None) -> ShellStream:
@@ -122,14 +121,14 @@ class _Walk(Expansion):
             self.line.doubts.append("an expansion with @ may run what stands in a variable")
         out = self.run(root, stdin)
         waiting = [root]
-        while waiting:  # in corners of the grammar that no rule below knows
+        while waiting:  # cases of the grammar that no rule below handles
             node = waiting.pop()
             waiting += node.named_children
             if node.type == "command" and node.start_byte not in self.seen:
                 self.run(node, None)
         return out
 
-    # Statements. Each takes what comes in and gives what goes out.
+    # Statements. Each takes its input and returns its output.
 
     def run(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         match node.type:
@@ -169,7 +168,7 @@ class _Walk(Expansion):
         return joined([self.run(node, stdin) for node in nodes])
 
     def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
-        """In a shell of its own: what it changes stays there."""
+        """Runs in a subshell: its changes stay there."""
         outer, self.state = self.state, self.state.copy()
         try:
             return self._each(node.named_children, stdin)
@@ -214,15 +213,17 @@ class _Walk(Expansion):
         return ShellStream(text="")
 
     def _assign(self, node: Node) -> str:
-        """→ ``NAME=value`` as far as it is known."""
+        """Returns ``NAME=value`` as far as it is known."""
         name = node.child_by_field_name("name")
         value = node.child_by_field_name("value")
         key = "" if name is None else text_of(name)
-        ways = [Piece("")] if value is None else self.ways([value])
-        pieces = [replace(way, text=shown(way.text)) for way in ways]
+        alternatives = [Piece("")] if value is None else self.alternatives([value])
+        pieces = [
+            replace(alternative, text=shown(alternative.text)) for alternative in alternatives
+        ]
         if any(child.type == "+=" for child in node.children):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
-        # What it was before still counts: nobody knows which branch is taken.
+        # The previous value still counts, because the branch is unknown.
         kept = tuple(dict.fromkeys((*self.state.variables.get(key, ()), *pieces)))
         self.state.variables[key] = (
             kept if len(kept) <= MAX_EXPANSIONS else (Piece(UNKNOWN, programs=programs_of(kept)),)
@@ -230,7 +231,7 @@ class _Walk(Expansion):
         return f"{key}={pieces[-1].text}"
 
     def _declaration(self, node: Node) -> ShellStream:
-        """export, local, declare, readonly, unset: commands of the grammar's own kind."""
+        """export, local, declare, readonly, unset: the grammar has its own nodes for these."""
         assigned = tuple(
             self._assign(child)
             for child in node.named_children
@@ -267,8 +268,8 @@ class _Walk(Expansion):
     def _redirects(
         self, nodes: Sequence[Node]
     ) -> tuple[ShellStream | None, list[Redirect], list[Node], list[str]]:
-        """→ what is read, what is named, what follows a here-document's first line, words that the
-        grammar took for a second target.
+        """Returns the input, the redirects, the nodes after the first line of a here-document, and
+        words that the grammar read as a second target.
         """
         taken: ShellStream | None = None
         given: list[Redirect] = []
@@ -279,8 +280,10 @@ class _Walk(Expansion):
                 spilled.append("-")
             match node.type:
                 case "herestring_redirect":
-                    ways = self.ways(node.named_children)
-                    taken = ShellStream(text=known_text(ways), programs=programs_of(ways))
+                    alternatives = self.alternatives(node.named_children)
+                    taken = ShellStream(
+                        text=known_text(alternatives), programs=programs_of(alternatives)
+                    )
                 case "heredoc_redirect":
                     inner = [child for child in node.children if child.type.endswith("_redirect")]
                     again, more, after, words = self._redirects(inner)
@@ -293,7 +296,7 @@ class _Walk(Expansion):
                             continue
                         if is_statement(child):
                             rest.append(child)
-                        else:  # an argument behind the mark is one of the command
+                        else:  # an argument after the delimiter belongs to the command
                             spilled += self.words([child])
                 case _:
                     stream, redirect, words = self._file(node)
@@ -313,8 +316,10 @@ class _Walk(Expansion):
         if start[:1] in "'\"\\" or not set(text) & set("$`"):
             return ShellStream(text=text)
         self.inside(body)
-        ways = self.ways([body])
-        return ShellStream(text=known_text(ways) or text, programs=programs_of(ways))
+        alternatives = self.alternatives([body])
+        return ShellStream(
+            text=known_text(alternatives) or text, programs=programs_of(alternatives)
+        )
 
     def _file(self, node: Node) -> tuple[ShellStream | None, list[Redirect], list[str]]:
         operator = next((child.type for child in node.children if not child.is_named), "")
@@ -327,11 +332,11 @@ class _Walk(Expansion):
         words = self.words([first])
         stream = None
         if operator == "<" and len(words) == 1:
-            stream = self.state.files.get(self.state.place(words[0]))
+            stream = self.state.files.get(self.state.resolve(words[0]))
         given = [
             Redirect(
                 operator=operator,
-                target=self.state.place(word),
+                target=self.state.resolve(word),
                 copies=copies_descriptor(operator, word),
             )
             for word in words
@@ -347,7 +352,8 @@ class _Walk(Expansion):
                 self.state.files[redirect.target] = (
                     joined([before, out]) if ">>" in redirect.operator else out
                 )
-        for node in rest:  # "cat <<X | sh": the grammar has what follows inside the here-document
+        # "cat <<X | sh": the grammar puts the following nodes inside the here-document
+        for node in rest:
             out = self.run(node, out if node.type == "pipeline" else None)
         return out
 
@@ -368,9 +374,7 @@ class _Walk(Expansion):
         outer = dict(self.state.variables)
         settings = tuple(self._assign(child) for child in assigned)
         if others:
-            self.state.variables = (
-                outer  # NAME=value in front of a command is for that command alone
-            )
+            self.state.variables = outer  # NAME=value before a command is only for that command
         read, substituted = self._program(others)
         words = (*read, *spilled)
         known = not any(map(unknown, words))
@@ -387,20 +391,27 @@ class _Walk(Expansion):
         return self._ended(out, given, rest)
 
     def _program(self, nodes: Sequence[Node]) -> tuple[list[str], frozenset[str]]:
-        """→ all words, and the programs whose output is somewhere in them. A program that may be
-        one of several is unknown.
+        """Returns all words, and the programs whose output is in them. A program with several
+        possible names is unknown.
         """
         read = [self.argument(group) for group in groups_of(nodes)]
-        words = [word for ways in read[1:] for way in ways for word in fields_of(way)]
-        first = [list(fields_of(way)) for way in read[0]] if read else [[]]
-        if any(way != first[0] for way in first):
-            first = [[UNKNOWN, *(word for way in first for word in way)]]
-        return [*first[0], *words], programs_of(way for ways in read for way in ways)
+        words = [
+            word
+            for alternatives in read[1:]
+            for alternative in alternatives
+            for word in fields_of(alternative)
+        ]
+        first = [list(fields_of(alternative)) for alternative in read[0]] if read else [[]]
+        if any(alternative != first[0] for alternative in first):
+            first = [[UNKNOWN, *(word for alternative in first for word in alternative)]]
+        return [*first[0], *words], programs_of(
+            alternative for alternatives in read for alternative in alternatives
+        )
 
     def _start(
         self, command: Command, stdin: ShellStream | None, substituted: frozenset[str] = frozenset()
     ) -> ShellStream:
-        """A command and whatever it starts in turn."""
+        """A command and every command that it starts in turn."""
         if stdin is not None:
             command = replace(command, fed_by=stdin.programs)
         code = code_of(self.state, command, stdin, substituted)
@@ -428,9 +439,9 @@ class _Walk(Expansion):
         return replace(out, programs=out.programs | {command.program}) if started else out
 
     def _meant(self, command: Command, stdin: ShellStream | None) -> ShellStream | None:
-        """A name that this text gave another meaning: a function, an alias, a copy of a program."""
+        """A name that this text redefined: a function, an alias, a copy of a program."""
         name, *rest = command.words or ("",)
-        # Taken away meanwhile: what calls itself is not followed.
+        # Removed during the walk, so recursion is not followed.
         if (body := self.state.functions.pop(name, None)) is not None:
             walk = _Walk(self.line, self.state.copy(), self.layer, self.seen, self.dialect)
             walk.state.set_arguments(rest)
@@ -441,7 +452,7 @@ class _Walk(Expansion):
             out = self._again(" ".join((text, *map(quoted, rest))), stdin, self.dialect)
             self.state.names[name] = text
             return out
-        if "/" in name and (copied := self.state.copies.get(self.state.place(name))) is not None:
+        if "/" in name and (copied := self.state.copies.get(self.state.resolve(name))) is not None:
             self._emit(replace(command, words=(copied, *rest), bare=False))
         return None
 
@@ -456,23 +467,23 @@ class _Walk(Expansion):
         ):
             self.line.doubts.append("a variable stands for another one")
         for name, _, value in (one.partition("=") for one in command.assigned):
-            if name in _OBEYED and value:
-                self._obeyed(name, value)
+            if name in _RUN_BY_SHELLS and value:
+                self._run_variable(name, value)
             elif name in _HANDED_ON and value:
                 self._again(value, None, Dialect.SH)
             elif name == "IFS" and value.strip(" \t\n") and command.program in _DECLARING:
                 self.line.doubts.append("words are parted by other letters than blanks")
 
-    def _obeyed(self, name: str, value: str) -> None:
+    def _run_variable(self, name: str, value: str) -> None:
         if name in ("ENV", "BASH_ENV"):
-            stream = self.state.files.get(self.state.place(value))
+            stream = self.state.files.get(self.state.resolve(value))
             value = UNKNOWN if stream is None or stream.text is None else stream.text
         elif name.startswith("PS") and "$(" not in value and "`" not in value:
             return
         self._again(value, None, Dialect.SH if name == "ENV" else Dialect.BASH)
 
     def _again(self, text: str, stdin: ShellStream | None, dialect: Dialect) -> ShellStream:
-        """Text that a shell runs inside the text. ``dialect``: that shell's."""
+        """Text that a shell runs inside the text. ``dialect``: that of this shell."""
         if self.layer >= MAX_NESTED_TEXTS:
             raise Unparsed(f"there are more than {MAX_NESTED_TEXTS} shells inside each other")
         if unknown(text):

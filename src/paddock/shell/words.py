@@ -1,8 +1,7 @@
-"""Words of a shell, as letters: quoting, escapes, braces, and what stays unknown.
+"""Words of a shell as characters: quoting, escapes, braces, and unknown parts.
 
-While a word is put together, letters that have lost their meaning (quoted blanks and braces) are
-moved out of the way, to code points that no text holds: ``hidden`` does it, ``shown`` takes it
-back.
+While a word is assembled, characters without their special meaning (quoted blanks and braces) are
+mapped to code points that no text contains: ``hidden`` does it, ``shown`` reverses it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-UNKNOWN = "\ud800"  # any text, also none; no surrogate escape looks like this
+UNKNOWN = "\ud800"  # any text, also empty; no surrogate escape has this value
 SOMETHING = "\ud801"  # any text, not empty
 _BLANKS = re.compile(r"[ \t\n]+")
 _OPEN, _COMMA, _CLOSE = "\ud802", "\ud803", "\ud804"  # braces that a shell would expand
@@ -25,13 +24,13 @@ _BRACES = str.maketrans({"{": _OPEN, ",": _COMMA, "}": _CLOSE})
 _PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
 _NESTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _SEQUENCE = re.compile(f"{_OPEN}[^{_COMMA}]*\\.\\.[^{_COMMA}]*{_CLOSE}")
-MAX_EXPANSIONS = 32  # to expand one word; more are unknown
+MAX_EXPANSIONS = 32  # expansions of one word; more are unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     text: str
-    splits: bool = False  # unquoted: blanks in it part words
+    splits: bool = False  # unquoted: its blanks separate words
     programs: frozenset[str] = frozenset()
 
 
@@ -63,16 +62,16 @@ def printed(words: Sequence[str]) -> str | None:
     if not {part for part in parts if part.startswith("%")} <= {"%s", "%b"}:
         return None
     shown = "".join(ansi(next(taken, "")) if part.startswith("%") else ansi(part) for part in parts)
-    more = "".join(f" {ansi(value)}" for value in taken)  # the form is used again for these
+    more = "".join(f" {ansi(value)}" for value in taken)  # the format is reused for these
     return (shown + more).replace("\0", "%")
 
 
-def known_text(ways: Sequence[Piece]) -> str | None:
-    texts = [shown(way.text) for way in ways]
+def known_text(alternatives: Sequence[Piece]) -> str | None:
+    texts = [shown(alternative.text) for alternative in alternatives]
     return "\n".join(texts) if texts and not any(map(unknown, texts)) else None
 
 
-def ways_of(parts: Sequence[Sequence[Piece]]) -> int:
+def count_alternatives(parts: Sequence[Sequence[Piece]]) -> int:
     count = 1
     for part in parts:
         count *= len(part)
@@ -81,7 +80,7 @@ def ways_of(parts: Sequence[Sequence[Piece]]) -> int:
     return count
 
 
-# Blanks that part no words are moved out of the way while words are put together.
+# Blanks that do not separate words are mapped while words are assembled.
 _HIDE = {ord(blank): 0xD900 + at for at, blank in enumerate(" \t\n{,}~")}
 _SHOW = {code: chr(blank) for blank, code in _HIDE.items()}
 
@@ -102,21 +101,21 @@ def guarded(piece: Piece) -> str:
     )
 
 
-def fields_of(way: Piece) -> Iterator[str]:
-    if not way.text:
+def fields_of(alternative: Piece) -> Iterator[str]:
+    if not alternative.text:
         yield ""
-    yield from map(shown, parted(way.text))
+    yield from map(shown, parted(alternative.text))
 
 
 def parted(text: str) -> list[str]:
-    """By the blanks of a shell. ``str.split`` parts by those of Unicode too, which are letters to a
-    shell.
+    """Splits at the blanks of a shell. ``str.split`` also splits at those of Unicode, which are
+    letters to a shell.
     """
     return [word for word in _BLANKS.split(text) if word]
 
 
 def braces(text: str) -> list[str]:
-    """``a{b,c}`` → ``ab``, ``ac``. What a sequence (``{a..c}``) makes of a word is unknown."""
+    """``a{b,c}`` → ``ab``, ``ac``. The result of a sequence (``{a..c}``) is unknown."""
     if _SEQUENCE.search(text):
         return [UNKNOWN]
     done: list[str] = []
@@ -137,8 +136,8 @@ def braces(text: str) -> list[str]:
 
 
 def unescaped(text: str) -> str:
-    """An unquoted word: a backslash takes the meaning from what follows, and a line break goes away
-    with it.
+    """An unquoted word: a backslash removes the meaning of the next character, and a following line
+    break disappears with it.
     """
     out: list[str] = []
     at = 0
@@ -155,9 +154,7 @@ def unescaped(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """Inside double quotes a backslash means something before ``$ ` " \\`` and a line break
-    only.
-    """
+    """Inside double quotes a backslash is special only before ``$ ` " \\`` and a line break."""
     return re.sub(r'\\([$`"\\\n])', lambda found: "" if found[1] == "\n" else found[1], text)
 
 
@@ -196,7 +193,7 @@ def _character(number: int) -> str:
 
 
 def quoted(word: str) -> str:
-    """As text of a shell, unless a part of it is unknown."""
+    """As text for a shell, unless a part of it is unknown."""
     return word if unknown(word) else shlex.quote(word)
 
 

@@ -1,4 +1,4 @@
-"""Programs that start another one, from wrappers.toml: how to find the command behind them."""
+"""Programs that start another one, from wrappers.toml: how to find the inner command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wrappers.toml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrapper:
-    """As the head of wrappers.toml says."""
+    """The head of wrappers.toml explains the fields."""
 
     values: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -32,11 +32,11 @@ class Wrapper:
 
     @property
     def taking(self) -> frozenset[str]:
-        """Options with a value."""
+        """The options that take a value."""
         return frozenset((*self.values, *self.scripts, *self.chdir))
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def wrappers() -> Mapping[str, Wrapper]:
     import tomllib
 
@@ -46,7 +46,7 @@ def wrappers() -> Mapping[str, Wrapper]:
 
 
 def wrapper_of(program: str) -> Wrapper | None:
-    """The loader starts a program too, by many names."""
+    """The dynamic loader also starts a program, and has many names."""
     return wrappers().get("ld.so" if re.fullmatch(r"ld[.-].*\.so(\..*)?", program) else program)
 
 

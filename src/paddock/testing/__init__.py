@@ -1,1 +1,1 @@
-"""For people who build on Paddock: what their own executors have to pass."""
+"""The contract that executors of other programs must pass."""

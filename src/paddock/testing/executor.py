@@ -1,10 +1,10 @@
-"""The contract of executors: checks that every place has to pass, ours and yours.
+"""The contract of executors: checks that every executor must pass, also those of other programs.
 
     python -m paddock.testing.executor mymodule:make
 
-``make()`` is an async context manager that gives a :class:`Place`. Each check is told in one line;
-the exit status is 0 when all hold. What is ended is seen to end from outside: commands leave their
-mark in a file that the host reads.
+``make()`` is an async context manager that gives a :class:`ExecutorUnderTest`. Each check prints
+one line. The exit status is 0 if all pass. The end of a process is observed from outside: commands
+write marks into a file that the host reads.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from paddock.testing import checks
-from paddock.testing.place import CHECKS, PATIENCE_S, Place
+from paddock.testing.executor_under_test import CHECK_TIMEOUT_S, CHECKS, ExecutorUnderTest
 
-__all__ = ["CHECKS", "Place", "perform"]
+__all__ = ["CHECKS", "ExecutorUnderTest", "perform"]
 
 
-async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names: list[str]) -> bool:
-    """Some at a time, each in a directory of its own; the one that ends the place comes last."""
+async def perform(
+    make: Callable[[], AbstractAsyncContextManager[ExecutorUnderTest]], names: list[str]
+) -> bool:
+    """Several checks run at a time, each in its own directory. The check that disposes of the
+    executor is last.
+    """
 
     async def hold(number: int, name: str) -> bool:
         async with turn:
             try:
-                await asyncio.wait_for(CHECKS[name](place.below(str(number))), 3 * PATIENCE_S)
+                await asyncio.wait_for(
+                    CHECKS[name](subject.below(str(number))), 3 * CHECK_TIMEOUT_S
+                )
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 print(
@@ -45,8 +51,8 @@ async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names:
         if CHECKS[names[-1]] is checks.endings.disposing_ends_everything_and_can_be_repeated
         else []
     )
-    async with make() as place:
-        turn = asyncio.Semaphore(place.at_a_time)
+    async with make() as subject:
+        turn = asyncio.Semaphore(subject.at_a_time)
         others = names[: len(names) - len(last)]
         held = await asyncio.gather(*(hold(number, name) for number, name in enumerate(others)))
         return all([*held, *[await hold(len(names), name) for name in last]])

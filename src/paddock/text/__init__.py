@@ -1,1 +1,1 @@
-"""Text and paths, without policy or plan: what is printable, what is secret, where a path leads."""
+"""Text and paths, without policy or plan: printable text, secrets, resolved paths."""

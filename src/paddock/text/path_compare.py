@@ -1,11 +1,9 @@
-"""Paths as tools are given them → what they are compared by. The one place where that is worked
-out.
+"""Paths in tool arguments, and the forms in which they are compared. Only this file computes them.
 
-A path has several spellings that all have to pass: as its letters say, with ``.`` and ``..`` taken
-out, and where the kernel would really end up, links followed. ``/etc/./shadow``, ``link/shadow``
-and ``/proc/self/root/etc/shadow`` are one file. Paths of Windows (drive letters, UNC) are
-understood on every system, so that one policy means the same everywhere; nothing is opened by them
-elsewhere.
+A path has several spellings that must all pass: normalised by text, and resolved as the kernel does
+it, with links followed. ``/etc/./shadow``, ``link/shadow`` and ``/proc/self/root/etc/shadow`` are
+one file. Paths of Windows (drive letters, UNC) are understood on every system, so that a policy
+means the same everywhere; on other systems they open nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _FOLDING = ("win32", "darwin")
 
 
 class PathError(ValueError):
-    """Not a path, or nobody can tell where it leads; the message says why."""
+    """Not a path, or its target is unknown; the message has the reason."""
 
 
 class PathKind(Enum):
@@ -38,8 +36,8 @@ class PathKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedPath:
-    """``spellings``: each is to be judged, all have to pass. ``real``: what to open, through no
-    link at all; None where this system has no such path.
+    """``spellings``: each is judged, and all must pass. ``real``: the path to open, without any
+    link; None if this system has no such path.
     """
 
     written: str
@@ -69,7 +67,7 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
         real = follow(whole).end.path
     except PaddockError as error:
         raise PathError(error.message) from None
-    except OSError as error:  # a name longer than any
+    except OSError as error:  # a name that is too long
         raise PathError(f"the path can not be looked up: {error.strerror}") from None
     spellings = dict.fromkeys(
         folded(one, platform) for one in (os.path.normpath(whole).replace("//", "/"), path, real)
@@ -80,8 +78,8 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
 def normal(
     written: str, *, cwd: str, home: str, platform: str = sys.platform
 ) -> tuple[PathKind, str]:
-    """By the letters alone: absolute, forward slashes, no ``.`` and ``..``. A drive is ``/c:/…``, a
-    share ``/\\\\server/share/…``, so that patterns see one root.
+    """Normalised by text alone: absolute, forward slashes, no ``.`` and ``..``. A drive is
+    ``/c:/…``, a share ``/\\\\server/share/…``, so that patterns see one root.
     """
     text = written.replace("\\", "/")
     for long in ("//?/UNC/", "//?/unc/"):
@@ -100,7 +98,7 @@ def normal(
 
 
 def folded(path: str, platform: str = sys.platform) -> str:
-    """As a file system compares names that takes ``.ENV`` for ``.env``."""
+    """As a case-insensitive file system compares names: ``.ENV`` equals ``.env``."""
     if platform not in _FOLDING:
         return path
     return unicodedata.normalize("NFC", path).casefold()
@@ -118,8 +116,8 @@ def _share(rest: str) -> str:
 
 
 def _windows_names(path: str) -> list[str]:
-    """Windows drops dots and blanks at the end of a name, and what follows a colon is a stream of
-    the same file.
+    """Windows drops trailing dots and blanks of a name; text after a colon is a stream of the same
+    file.
     """
     names = []
     for name in path.split("/"):

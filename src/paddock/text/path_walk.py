@@ -1,11 +1,10 @@
-"""A path as the kernel walks it, one name at a time, to see every link that leads it and where it
-ends.
+"""Walks a path as the kernel does, one name at a time, to find every link on it and its end.
 
-A link counts by the directory it stands in: who can write there, chooses where it leads. Only what
-does not exist has no links: a directory that can not be entered may hold one. If it belongs to
-somebody else, no command of this user has shut it and none gets through it, so it is as good as
-empty. One's own is an error, because Landlock does not judge chmod.
-(``core/src/kernel/resolved_path.rs`` walks by the same rules.)
+A link counts by its directory: a process that can write there chooses its target. Only a missing
+object has no links: an inaccessible directory may contain one. If that directory belongs to another
+user, no command of this user closed it and none can pass it, so it counts as empty. An inaccessible
+directory of this user is an error, because Landlock does not restrict chmod.
+(``core/src/kernel/resolved_path.rs`` follows the same rules.)
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import NamedTuple
 
 from paddock.errors import PolicyError
 
-MAX_LINKS = 40  # as many as the kernel follows in one path
+MAX_LINKS = 40  # the kernel's limit for one path
 
 
 class Identity(NamedTuple):
@@ -33,8 +32,8 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPath:
-    """A name that no link leads to. ``object``: what has it, if something does; ``above``: the
-    directories it is in.
+    """A path without links. ``object``: the object at it, if it exists. ``above``: the directories
+    that contain it.
     """
 
     path: str
@@ -45,8 +44,8 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A place and all below it, known by name and, if it was a directory, by inode: it may have
-    been renamed since.
+    """A path and everything below it, known by name and, for a directory, by inode, because it may
+    be renamed.
     """
 
     path: str
@@ -61,8 +60,8 @@ class Tree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathWalk:
-    written: str  # absolute, by the letters alone
-    links: tuple[ResolvedPath, ...]  # in the order they were met
+    written: str  # absolute, normalised by text alone
+    links: tuple[ResolvedPath, ...]  # in the order of the walk
     end: ResolvedPath
 
     @property
@@ -79,13 +78,13 @@ def follow(path: str) -> PathWalk:
     ahead = _names(written)
     root = os.lstat("/")
     here, chain, links = "", [Identity.of(root)], list[ResolvedPath]()
-    found: os.stat_result | None = root  # None: the rest of the name lies below what is not there
+    found: os.stat_result | None = root  # None: the rest of the path is below a missing object
     while ahead:
         name = ahead.pop()
         if name == "..":
             here = os.path.dirname(here).rstrip("/")
             if found is not None:
-                found, chain = root, chain[:1] + chain[1:-1]  # some directory
+                found, chain = root, chain[:1] + chain[1:-1]  # the parent directory
             continue
         above, here = here, f"{here}/{name}"
         if found is None:
@@ -129,7 +128,7 @@ def _look(path: str, directory: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        # Where it can be searched, the error says nothing of what is there.
+        # In a searchable directory the error does not mean that the object is missing.
         if _is_ours(directory) or os.access(directory, os.X_OK):
             raise _wrong(directory, error) from None
         return None
@@ -140,7 +139,7 @@ def _look(path: str, directory: str) -> os.stat_result | None:
 def _is_ours(directory: str) -> bool:
     try:
         return os.lstat(directory).st_uid == os.getuid()
-    except OSError:  # it was there a moment ago
+    except OSError:  # it existed a moment ago
         return True
 
 

@@ -1,1 +1,1 @@
-"""Tool calls that are really made: judged, asked about, journaled, done."""
+"""Makes tool calls: judge, ask, journal, do."""

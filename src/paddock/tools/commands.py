@@ -1,4 +1,4 @@
-"""What the ``bash`` tool needs of a place to run commands in, and any executor as such a place."""
+"""The runner that the ``bash`` tool needs, and an adapter for any executor."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from paddock.shell.dialect import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended. ``exit_code``: its own, or as on the command line (125 Paddock refused,
-    126 denied or not executable, 127 not found, 128+N killed by signal N); 124 with ``timed_out``.
-    What it said before it was stopped is kept. ``truncated``: beginning and end are there, and a
-    line between them says how much is not. ``notes``: what the place does not hold.
+    """The result of a command. ``exit_code``: its own, or as on the command line (125 Paddock
+    refused, 126 denied or not executable, 127 not found, 128+N killed by signal N); 124 with
+    ``timed_out``. Output before the end is kept. ``truncated``: the beginning and the end are kept,
+    and a line between them gives the number of omitted bytes. ``notes``: missing guarantees of the
+    executor.
     """
 
     exit_code: int
@@ -30,21 +31,21 @@ class CommandResult:
 class CommandRunner(Protocol):
     @property
     def confines_writes(self) -> bool:
-        """The kernel keeps commands from writing outside their workspace: measured, not assumed. A
-        runner that also has ``measure`` (``paddock.executors.interface.Measured``) is started by it
-        before this is asked.
+        """Whether the kernel prevents commands from writing outside their workspace: measured, not
+        assumed. A runner with ``measure`` (``paddock.executors.interface.Measured``) is started by
+        it first.
         """
         ...
 
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
-        """Run a line of shell. When the time is over, or the caller is cancelled, everything the
-        line started is ended before this returns. ExecutorError: nothing was started.
+        """Runs a line of shell. After a timeout or a cancellation, all its processes have ended
+        before this returns. ExecutorError: nothing was started.
         """
         ...
 
 
 class Commands:
-    """In whatever place an executor has."""
+    """Runs commands in any executor."""
 
     def __init__(self, executor: CommandExecutor) -> None:
         self._executor = executor

@@ -1,10 +1,11 @@
-"""The one way to a tool: judged by the policy, asked about if that says so, written down, done.
+"""The only path to a tool: judge by the policy, ask if needed, journal, do.
 
-    ToolCall ─► policy.check ─► prepare ─► (ask: desk) ─► journal: tool ─► do ─► journal: tool.end ─► ToolResult
+    ToolCall ─► policy.check ─► prepare ─► (ask) ─► journal: tool ─► do ─► journal: tool.end
+                                                                                └─► ToolResult
 
-What is denied is never prepared. What can not be done is never asked about. What can not be
-journaled, where a journal was asked for, is not done. No call raises, but for the cancellation of
-its task: then whatever it started has ended.
+A denied call is never prepared. A call that can not succeed is never asked about. If a journal is
+required, a call that can not be journaled is not done. No call raises, except for the cancellation
+of its task; then all its processes have ended.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
-from paddock.approve.approvals import NOBODY, Desk
-from paddock.approve.model import ToolQuestion, Verdict
+from paddock.approve.approvals import NOBODY, Approvals
+from paddock.approve.questions import ToolQuestion, Verdict
 from paddock.core.redact import Redactor
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
@@ -29,8 +30,8 @@ from paddock.explain.file_rules import Operation, existing
 from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
-from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
-from paddock.tools.place import PlaceDenial, real_path, require_open, told
+from paddock.tools.file_tools import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
+from paddock.tools.opened_name import OpenDenial, os_errors_as_results, real_path, require_open
 from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
 from paddock.tools.policy.policy import Decision, Step, ToolPolicy
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[..., Awaitable[object]]
-"""A tool of the caller's own: an async function of the ToolCall, or of its arguments by name. What its signature calls
-a ``Path`` is judged as one."""
-Fence = Callable[[str, Operation], str | None]
-"""Why a path may not be touched so; None: it may."""
-Inside = Callable[[str, Operation, os.stat_result], Awaitable[str | None]]
-"""Why commands do not have this object of the host at this path, for the act; None: they have it. PaddockError: the
-sandbox can not be asked."""
+"""A tool of the caller: an async function of the ToolCall, or of its arguments by name. A parameter
+with the annotation ``Path`` is judged as a path."""
+PolicyDenial = Callable[[str, Operation], str | None]
+"""The reason why the policy denies the operation on a path; None: it is allowed."""
+ObjectDenial = Callable[[str, Operation, os.stat_result], Awaitable[str | None]]
+"""The reason why commands can not use this object of the host at this path; None: they can.
+PaddockError: the sandbox can not be asked."""
 _OPERATIONS = {
     "read_file": Operation.READ,
     "list_directory": Operation.READ,
@@ -58,33 +59,33 @@ ASK_TIMEOUT_S = 300
 
 
 class Tools:
-    """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``.
-    ``handlers``: tools of the caller's own, by name; the policy judges them like any other.
-    ``only``: there are no others than these. ``fence`` judges a path by the policy; ``inside`` asks
-    the sandbox about the object that was opened by it. ``log_all_commands``: the journal also holds
-    the text of commands that nobody asked about.
+    """``approvals`` None: questions are denied. ``executor`` None: there is no ``bash``.
+    ``handlers``: tools of the caller, by name; the policy judges them like any other. ``only``: no
+    other tools exist. ``policy_denial`` judges a path by the policy; ``object_denial`` asks the
+    sandbox about the opened object. ``log_all_commands``: the journal also contains the text of
+    commands without a question.
     """
 
     def __init__(
         self,
         policy: ToolPolicy,
         *,
-        desk: Desk | None = None,
+        approvals: Approvals | None = None,
         executor: CommandRunner | CommandExecutor | None = None,
         recorder: Recorder | None = None,
         redactor: Redactor | None = None,
         handlers: Mapping[str, Handler] | None = None,
         only: Collection[str] | None = None,
         limits: Limits | None = None,
-        fence: Fence | None = None,
-        inside: Inside | None = None,
+        policy_denial: PolicyDenial | None = None,
+        object_denial: ObjectDenial | None = None,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
-        # The executor says whether commands are confined, and is asked for each call: the policy
-        # can not know it.
+        # The executor says whether commands are confined, for each call, because the policy can not
+        # know it.
         self._policy = policy.confined(False)
-        self._desk = desk
+        self._approvals = approvals
         self._executor: CommandRunner | None = (
             Commands(executor)
             if executor is not None and _spawns(executor)
@@ -97,8 +98,8 @@ class Tools:
             name: annotated_paths(handler) for name, handler in self._handlers.items()
         }
         self._limits = limits or Limits()
-        self._fence = fence
-        self._inside = inside
+        self._policy_denial = policy_denial
+        self._object_denial = object_denial
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
         self._numbers = itertools.count(1)
@@ -120,7 +121,7 @@ class Tools:
                 one.decision = replace(
                     one.decision, action=Action.DENY, rule_id="limit", reason=why
                 )
-                await self._decided(one, Action.DENY)
+                await self._record_decision(one, Action.DENY)
                 return one.result(
                     ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are to be"
                 )
@@ -130,7 +131,7 @@ class Tools:
                     if one.decision.step is Step.ARGUMENTS
                     else ToolOutcome.BLOCKED
                 )
-                await self._decided(one, Action.DENY)
+                await self._record_decision(one, Action.DENY)
                 return one.result(
                     outcome, f"{outcome.value}: {one.decision.reason} ({one.decision.rule_id})"
                 )
@@ -139,8 +140,8 @@ class Tools:
             return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
 
     async def specs(self) -> tuple[ToolSpec, ...]:
-        """What to tell a model of its tools. ``bash`` says which shell really runs its lines, so
-        the place that it runs in is started first.
+        """The tool descriptions for a model. ``bash`` names the shell that runs its lines, so its
+        executor is started first.
         """
         policy = self._policy if self._executor is None else await self._measured(self._executor)
         return tuple(policy.spec(name) for name in self.names)
@@ -152,35 +153,35 @@ class Tools:
             and call.name == "bash"
             and self._executor is not None
         ):
-            # Not before: a denied command starts nothing.
+            # After the first check: a denied command starts nothing.
             decision = (await self._measured(self._executor)).check(call)
-        return self._fenced(call, decision)
+        return self._with_policy_denials(call, decision)
 
     async def _measured(self, executor: CommandRunner) -> ToolPolicy:
-        """The policy for what this executor holds now. One that can not be started holds nothing,
-        and says why when the command is run.
+        """The policy for the current guarantees of this executor. An executor that can not be
+        started guarantees nothing, and reports the reason when the command is run.
         """
         if isinstance(executor, Measured):
             with contextlib.suppress(PaddockError):
                 await executor.measure()
         return self._policy.confined(executor.confines_writes, dialect_in(executor))
 
-    def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
-        """What commands may not touch, file tools may not either: they work outside of the
-        fence.
+    def _with_policy_denials(self, call: ToolCall, decision: Decision) -> Decision:
+        """File tools may not touch paths that commands may not touch, because they work outside of
+        the sandbox.
         """
-        if self._fence is None or decision.action is Action.DENY:
+        if self._policy_denial is None or decision.action is Action.DENY:
             return decision
         for located, operation in itertools.product(
             decision.paths, self._operations(decision.scope.tool)
         ):
-            why = self._fence(located.real or located.written, operation)
+            why = self._policy_denial(located.real or located.written, operation)
             if why is not None:
                 return replace(decision, action=Action.DENY, rule_id="fence", reason=why)
         return decision
 
     def _operations(self, tool: str) -> tuple[Operation, ...]:
-        """What a tool does to its paths. A tool that nobody described may do both."""
+        """The operations of a tool on its paths. A tool without a description may do both."""
         if tool in _OPERATIONS:
             return (_OPERATIONS[tool],)
         effects = self._policy.spec(tool).effects
@@ -194,12 +195,12 @@ class Tools:
                 held.callback(act.close)
                 await _in_thread(act.prepare)
             except ToolFailure as failed:
-                await self._decided(one, one.decision.action)
-                return await self._ended(one, failed.outcome, failed.message, failed.content)
+                await self._record_decision(one, one.decision.action)
+                return await self._record_end(one, failed.outcome, failed.message, failed.content)
             action = Action.ALLOW
             if one.decision.action is Action.ASK:
-                action = await self._asked(one, act)
-            await self._decided(one, action)
+                action = await self._ask(one, act)
+            await self._record_decision(one, action)
             if action is Action.DENY:
                 return one.result(
                     ToolOutcome.DENIED, f"denied: {one.decision.reason} ({one.decision.rule_id})"
@@ -209,56 +210,59 @@ class Tools:
     async def _done(self, one: _Call, act: Act) -> ToolResult:
         one.began = time.monotonic()
         try:
-            # A command and a caller's own tool wait by themselves; files are the thread's.
+            # A command and a caller's own tool are awaited; file tools run in a thread.
             content = await (act.run() if isinstance(act, _Waiting) else _in_thread(act.do))
         except ToolFailure as failed:
-            return await self._ended(one, failed.outcome, failed.message, failed.content)
+            return await self._record_end(one, failed.outcome, failed.message, failed.content)
         except asyncio.CancelledError:
             with contextlib.suppress(JournalError):
                 await asyncio.shield(self._record(one.end(ToolOutcome.CANCELLED, None)))
             raise
-        return await self._ended(one, ToolOutcome.OK, "ok", content)
+        return await self._record_end(one, ToolOutcome.OK, "ok", content)
 
     def _act(self, one: _Call) -> Act:
         call, decision, limits = one.call, one.decision, self._limits
         located = decision.paths[0] if decision.paths else None
-        closed = self._closed_to(_OPERATIONS.get(call.name, Operation.READ))
+        denial = self._denial_for(_OPERATIONS.get(call.name, Operation.READ))
         if call.name not in self.names:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"there is no tool {call.name!r}")
         match call.name:
             case "read_file" if located:
-                return ReadFile(call, located, limits, closed)
+                return ReadFile(call, located, limits, denial)
             case "write_file" if located:
                 return WriteFile(
-                    call, located, limits, closed, self._may("write_file", {"content": ""})
+                    call, located, limits, denial, self._may("write_file", {"content": ""})
                 )
             case "edit_file" if located:
                 return EditFile(
-                    call, located, limits, closed, self._may("write_file", {"content": ""})
+                    call, located, limits, denial, self._may("write_file", {"content": ""})
                 )
             case "list_directory" if located:
-                return ListDirectory(call, located, limits, closed, self._may("list_directory", {}))
+                return ListDirectory(call, located, limits, denial, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
         checks = [
-            (real_path(located), self._closed_to(operation))
+            (real_path(located), self._denial_for(operation))
             for located, operation in itertools.product(
                 decision.paths, self._operations(decision.scope.tool)
             )
         ]
         return _OwnTool(
-            call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else []
+            call,
+            self._handlers[call.name],
+            limits.own_timeout_s,
+            checks if self._object_denial else [],
         )
 
-    def _closed_to(self, operation: Operation) -> PlaceDenial:
-        """For a thread: the sandbox is asked by the loop that this was made in."""
+    def _denial_for(self, operation: Operation) -> OpenDenial:
+        """For use in a thread: the sandbox is asked in the event loop that created this."""
         loop = asyncio.get_running_loop()
 
-        def closed(path: str, facts: os.stat_result) -> str | None:
-            if self._inside is None:
+        def denial(path: str, facts: os.stat_result) -> str | None:
+            if self._object_denial is None:
                 return None
             asking = asyncio.run_coroutine_threadsafe(
-                _asking(self._inside(path, operation, facts)), loop
+                _asking(self._object_denial(path, operation, facts)), loop
             )
             try:
                 return asking.result()
@@ -267,21 +271,23 @@ class Tools:
                     ToolOutcome.UNAVAILABLE, f"the sandbox can not be asked for it: {error.message}"
                 ) from error
 
-        return closed
+        return denial
 
     def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
-        """Whether the policy would let a path through; what it asks about was asked with the call
+        """Whether the policy would allow a path. Questions about it were asked with the call
         itself.
         """
 
         def may(path: str) -> bool:
             call = ToolCall(name=name, arguments={"path": path, **arguments})
-            return self._fenced(call, self._policy.check(call)).action is not Action.DENY
+            return (
+                self._with_policy_denials(call, self._policy.check(call)).action is not Action.DENY
+            )
 
         return may
 
-    async def _asked(self, one: _Call, act: Act) -> Action:
-        if self._desk is None:
+    async def _ask(self, one: _Call, act: Act) -> Action:
+        if self._approvals is None:
             one.by = NOBODY
             return Action.DENY
         decision = one.decision
@@ -297,7 +303,7 @@ class Tools:
             timeout_s=self._ask_timeout_s,
         )
         began = time.monotonic()
-        verdict, one.by = await self._desk.ask(question)
+        verdict, one.by = await self._approvals.ask(question)
         await self._record(
             {
                 "event": "approval",
@@ -312,7 +318,7 @@ class Tools:
 
     # The journal
 
-    async def _decided(self, one: _Call, action: Action) -> None:
+    async def _record_decision(self, one: _Call, action: Action) -> None:
         decision = one.decision
         subject: list[str] | None = self._redactor.all_of(list(decision.scope.subject))
         if one.is_command:
@@ -334,7 +340,7 @@ class Tools:
             subject=subject,
         )
 
-    async def _ended(
+    async def _record_end(
         self, one: _Call, outcome: ToolOutcome, message: str, content: object | None
     ) -> ToolResult:
         result = one.result(outcome, message, content)
@@ -351,14 +357,14 @@ class Tools:
         return result
 
     async def _record(self, event: dict[str, Any], **shown: Any) -> None:
-        """``shown`` has no secrets any more."""
+        """``shown`` is redacted already."""
         if self._recorder is not None:
             recorder = self._recorder
             await _in_thread(lambda: recorder.record(self._redactor.all_of(event) | shown))
 
 
 class _Call:
-    """One call on its way."""
+    """One running call."""
 
     def __init__(self, number: int, call: ToolCall, decision: Decision) -> None:
         self.number, self.call, self.decision = number, call, decision
@@ -394,12 +400,12 @@ class _Call:
 
 
 class _Waiting(ABC):
-    """Something that is awaited, where files are a matter of the moment."""
+    """An action that is awaited; file actions are immediate."""
 
     summary: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        return  # there is nothing to look at before
+        return  # there is nothing to check in advance
 
     def do(self) -> object:
         raise Bug(f"{type(self).__name__} is awaited, not done")
@@ -449,8 +455,8 @@ class _Command(_Waiting):
 
 
 class _OwnTool(_Waiting):
-    """``checks``: paths that the handler will open itself. What has such a path now is looked at;
-    what has it when the handler opens it, only the handler knows.
+    """``checks``: paths that the handler will open itself. Their current objects are checked; the
+    handler may open others.
     """
 
     def __init__(
@@ -458,7 +464,7 @@ class _OwnTool(_Waiting):
         call: ToolCall,
         handler: Handler,
         timeout_s: float | None,
-        checks: list[tuple[str, PlaceDenial]],
+        checks: list[tuple[str, OpenDenial]],
     ) -> None:
         self._call, self._handler, self._timeout_s, self._checks = call, handler, timeout_s, checks
         self.summary = (
@@ -467,10 +473,10 @@ class _OwnTool(_Waiting):
         )
 
     def prepare(self) -> None:
-        for path, closed in self._checks:
-            place = existing(path)  # what is not there can only be made, in the directory above
-            with told(path):
-                require_open(place, os.lstat(place), closed, path)
+        for path, denial in self._checks:
+            place = existing(path)  # a missing path can only be created, in the directory above
+            with os_errors_as_results(path):
+                require_open(place, os.lstat(place), denial, path)
 
     async def run(self) -> object:
         try:
@@ -495,7 +501,7 @@ async def _asking(answer: Awaitable[str | None]) -> str | None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """A cancelled caller waits for it: the descriptors it works on are closed next."""
+    """A cancelled caller waits for the thread, because its descriptors are closed next."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

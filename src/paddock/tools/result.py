@@ -1,4 +1,4 @@
-"""What a tool call came to. Every call ends in a ToolResult; none raises."""
+"""The result of a tool call. Every call ends in a ToolResult; none raises."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paddock.tools.policy.policy import Decision
 
 class ToolOutcome(Enum):
     OK = "ok"
-    BLOCKED = "blocked"  # by the policy, and nobody could have approved it
-    DENIED = "denied"  # somebody was asked and said no, or there was nobody to ask
+    BLOCKED = "blocked"  # by the policy; no approval can change it
+    DENIED = "denied"  # an approver denied it, or there was no approver
     INVALID_ARGUMENTS = "invalid_arguments"
     NOT_FOUND = "not_found"
     NOT_A_FILE = "not_a_file"  # a directory, device, fifo or socket
@@ -22,21 +22,21 @@ class ToolOutcome(Enum):
     NO_PERMISSION = "no_permission"
     TOO_LARGE = "too_large"
     BINARY = "binary"
-    ENCODING = "encoding"  # text, but not in the encoding it was taken for
-    NO_MATCH = "no_match"  # an edit's old text is not there
-    NOT_UNIQUE = "not_unique"  # it is there another number of times
-    CHANGED = "changed"  # by somebody else, between the judgement and the act: nothing was done
+    ENCODING = "encoding"  # text, but not in the expected encoding
+    NO_MATCH = "no_match"  # the old text of an edit was not found
+    NOT_UNIQUE = "not_unique"  # it was found another number of times
+    CHANGED = "changed"  # by another process, between judging and doing: nothing was done
     TIMEOUT = "timeout"
-    LIMIT = "limit"  # so many calls were to be made, and this is one more
+    LIMIT = "limit"  # the limit of calls is exceeded
     CANCELLED = "cancelled"
     UNAVAILABLE = "unavailable"  # no executor, or no journal: nothing was done
-    FAILED = "failed"  # the system or the tool itself; the message says why
+    FAILED = "failed"  # the system or the tool failed; the message has the reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileText:
-    """``text``: the lines asked for. ``newline``: what ends them in the file; they end in ``\\n``
-    here unless the file mixes. ``more``: lines follow.
+    """``text``: the requested lines. ``newline``: the line end of the file; here it is ``\\n``,
+    unless the file mixes. ``more``: lines follow.
     """
 
     path: str
@@ -63,7 +63,7 @@ Kind = Literal["file", "directory", "link", "fifo", "socket", "device"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """``name``: relative to what was listed."""
+    """``name``: relative to the listed directory."""
 
     name: str
     kind: Kind
@@ -72,9 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """``closed``: directories below that were not looked into, because the policy or the system
-    does not let.
-    """
+    """``closed``: subdirectories that were not entered, because policy or system denies it."""
 
     path: str
     entries: tuple[Entry, ...]
@@ -84,9 +82,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """``content``: what the tool gave, if anything. ``notes``: what the caller should know
-    besides.
-    """
+    """``content``: the output of the tool, if any. ``notes``: more information for the caller."""
 
     outcome: ToolOutcome
     message: str
@@ -99,8 +95,8 @@ class ToolResult:
         return self.outcome is ToolOutcome.OK
 
 
-class ToolFailure(Exception):  # noqa: N818 a result on its way, and nobody's error
-    """A tool can not do what it was asked. ``content``: what there is nevertheless."""
+class ToolFailure(Exception):  # noqa: N818 (a result, not an error)
+    """A tool can not do what was requested. ``content``: the available part."""
 
     def __init__(self, outcome: ToolOutcome, message: str, content: object | None = None) -> None:
         super().__init__(message)

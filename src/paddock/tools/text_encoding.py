@@ -1,4 +1,4 @@
-"""Bytes of a file ↔ text, so that what is written back differs in nothing but what was changed."""
+"""Converts file bytes to text and back, so that a written file differs only in the changed text."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ _MARKS = (  # UTF-32 first: its little-endian mark begins like that of UTF-16
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# Those a file really has. Python's other codecs compress, escape, or take forever.
+# Encodings of real files. Python's other codecs compress, escape, or are very slow.
 ENCODINGS = (
-    "utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "iso8859-1", "iso8859-2", "iso8859-5",
-    "iso8859-7", "iso8859-9", "iso8859-15", "cp437", "cp850", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254",
-    "koi8-r", "koi8-u", "mac-roman", "shift_jis", "cp932", "euc_jp", "gb2312", "gbk", "gb18030", "big5", "euc_kr",
+    "utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "iso8859-1", "iso8859-2",
+    "iso8859-5",
+    "iso8859-7", "iso8859-9", "iso8859-15", "cp437", "cp850", "cp1250", "cp1251", "cp1252",
+    "cp1253", "cp1254",
+    "koi8-r", "koi8-u", "mac-roman", "shift_jis", "cp932", "euc_jp", "gb2312", "gbk", "gb18030",
+    "big5", "euc_kr",
     "cp949",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """``newline`` is CRLF if every line of the file ends so: then ``text`` has plain ``\\n`` in its
-    place.
+    """``newline`` is CRLF if every line of the file ends with it; then ``text`` has plain ``\\n``
+    instead.
     """
 
     text: str
@@ -67,7 +70,7 @@ class Document:
         return cls(text=text.replace(newline, "\n"), encoding=chosen, mark=mark, newline=newline)
 
     def as_here(self, text: str) -> str:
-        """A text of the caller's, with the line ends that ``text`` has."""
+        """A text of the caller, with the line ends of ``text``."""
         return text.replace("\r\n", "\n") if self.newline == "\r\n" else text
 
     def written(self, text: str) -> bytes:

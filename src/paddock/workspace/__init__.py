@@ -1,11 +1,11 @@
-"""What a copy-on-write session changed, and the way of those changes into the workspace.
+"""The changes of a copy-on-write session, and how they are applied to the workspace.
 
-    upper + lower ─ scan ─► changes ─ renames ─► ─ judge ─► changes with obstacles ─ apply ─► the workspace
-                                                     ▲                                 │
-                                  masked, protected, host changes ◄─ record ◄──────────┘
+    upper + lower ─ scan ─► changes ─ renames ─► judge ─► changes with obstacles ─ apply ─► target
+                                                   ▲                                 │
+                                masked, protected, host changes ◄─ record ◄──────────┘
 
-*lower* is the workspace as the host has it, *upper* what an overlay mounted with ``userxattr``
-collected on top of it. Upper was written by an untrusted program, and lower may be changed by
-anybody while it is looked at. So no path is ever resolved as a string: every component is opened
-with O_NOFOLLOW relative to its parent's descriptor (``tree.py``).
+*lower* is the workspace of the host. *upper* has what an overlay mounted with ``userxattr``
+collected over it. An untrusted program wrote upper, and any process may change lower during the
+review. So no path is resolved as a string: every component is opened with O_NOFOLLOW relative to
+the descriptor of its parent (``tree.py``).
 """

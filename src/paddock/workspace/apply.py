@@ -1,16 +1,18 @@
-"""changes → the workspace: staged beside their places, synced, then put in place one rename each.
+"""Applies changes to the workspace: staged beside their targets, synced, then renamed into place.
 
-    1. record    what is going to be done: nothing is touched yet
-    2. stage     every new file under a temporary name in its directory; a new directory with all that comes into it
-    3. sync      and record what is staged. A full disk ends here, and everything staged is removed again
-    4. commit    additions and changes in walk order, then deletions, children first: what was moved is never missing
-    5. modes     of directories, deepest first: one without write permission can be filled first
+    1. record    the planned steps, before anything is changed
+    2. stage     every new file under a temporary name in its directory;
+                 a new directory together with its content
+    3. sync      and record what is staged; a full disk ends here, and all staged files are removed
+    4. commit    additions and changes in walk order, then deletions, children first:
+                 a moved file is never missing
+    5. modes     of directories, deepest first: a read-only directory can be filled first
     6. sync      and record the end: from here on the session can be discarded
 
-Each step of 4 is atomic, and none trusts what was judged before: a new name is taken only if it is
-free, an existing file is exchanged with its new version, and what comes out of the exchange has to
-be the very file that was judged. If it is not, the host changed it in the last moment, and it goes
-back. ``recover`` does the same for an apply that was killed.
+Each step of 4 is atomic, and none relies on the earlier judgement. A new name is taken only if it
+is free. An existing file is exchanged with its new version, and the file that comes out must be the
+judged one. If it is not, the host changed it at the last moment, and it goes back. ``recover`` does
+the same for an apply that was killed.
 """
 
 from __future__ import annotations
@@ -25,9 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from paddock.workspace import kernel
-from paddock.workspace.conflicts import Terms, is_clean
-from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import (
+from paddock.workspace.change import (
     ROOT,
     Change,
     ChangeKind,
@@ -38,12 +38,14 @@ from paddock.workspace.model import (
     above,
     inside,
 )
+from paddock.workspace.conflicts import Terms, is_clean
+from paddock.workspace.copy import copy_entry
 from paddock.workspace.record import TEMPORARY, ApplyStep, Intent, Record
 from paddock.workspace.replace_file import LeftError, Roots, recover, settle
 from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
 
 _OWNER = 0o700
-# Whatever is next would fail the same way.
+# Every following operation would fail in the same way.
 _HOPELESS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
@@ -54,10 +56,10 @@ class ApplyOutcome:
 
 
 def choose(changes: list[Change], terms: Terms) -> ApplyOutcome:
-    """What an apply would do: ``changes`` are judged."""
+    """The effect of an apply: ``changes`` are judged."""
     wanted = [change for change in changes if terms.selection.holds(change)]
     free = [change for change in wanted if not change.obstacle]
-    # A directory above what was named is made only if something comes into it.
+    # A directory above a named path is created only if something is put into it.
     filled = {one for change in free for one in above(change.path)}
     named = terms.selection.paths or (ROOT,)
     applied = [c for c in free if c.path in filled or any(inside(c.path, one) for one in named)]
@@ -80,7 +82,7 @@ def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> 
 
 @dataclass(slots=True)
 class _Placement:
-    """One new thing, and, if it is a directory, all that comes with it."""
+    """One new object, and the content of a directory."""
 
     step: ApplyStep
     change: Change
@@ -93,7 +95,7 @@ class _Placement:
 
 
 class _Application:
-    """One apply. ``left`` collects the changes that the kernel or the host did not let through."""
+    """One apply. ``left`` collects the changes that the kernel or the host prevented."""
 
     def __init__(self, *, roots: Roots, terms: Terms, record: Record) -> None:
         self.roots = roots
@@ -113,12 +115,12 @@ class _Application:
             if isinstance(change, Change)
         }
         modes = [change for change in changes if change.in_place or change.makes_directory]
-        steps = (*(place.step for place in places), *removals.values())
+        steps = (*(placement.step for placement in places), *removals.values())
         directories = self._touched_directories(changes)
         self.record.intend(Intent(token=self.token, steps=steps, directories=directories))
         try:
-            for place in places:
-                self._stage(place)
+            for placement in places:
+                self._stage(placement)
             for change in modes:
                 if change.old and change.new and change.new.type is Type.FILE:
                     self.staged[change.path] = replace(
@@ -128,7 +130,7 @@ class _Application:
             self.record.stage(self.token, self.staged)
             for one in (*early, *late):
                 if isinstance(one, _Placement):
-                    self._commit_place(one)
+                    self._commit_placement(one)
                 else:
                     self._commit_removal(one, removals[one.path])
             for change in reversed(modes):
@@ -138,14 +140,14 @@ class _Application:
             recover(self.roots, self.record)
             raise
         if self.left:
-            recover(self.roots, self.record)  # what could not be placed is still staged
+            recover(self.roots, self.record)  # changes that could not be placed are still staged
         else:
             self.record.end(self.token)
         return self.left
 
     def _plan(self, changes: list[Change]) -> tuple[list[_Placement], list[_Placement | Change]]:
-        """What is put in place first, and what goes, or takes the place of a directory that has to
-        be emptied first.
+        """The changes that are placed first, and then removals and replacements of directories that
+        must be emptied first.
         """
         early: list[_Placement] = []
         late: list[_Placement | Change] = []
@@ -160,10 +162,10 @@ class _Application:
             if top:
                 top.inside.append(change)
                 continue
-            place = _Placement(step=self._step(change, places=True), change=change)
+            placement = _Placement(step=self._step(change, places=True), change=change)
             if change.makes_directory:
-                tops[change.path] = place
-            (late if change.takes_away_directory else early).append(place)
+                tops[change.path] = placement
+            (late if change.takes_away_directory else early).append(placement)
         return early, late
 
     def _step(self, change: Change, *, places: bool) -> ApplyStep:
@@ -176,9 +178,7 @@ class _Application:
         )
 
     def _touched_directories(self, changes: list[Change]) -> dict[str, tuple[int, ...]]:
-        """Those that nobody else touched so far, with the modes they have, and may have from now
-        on.
-        """
+        """Directories that only this session touched, with their current and future modes."""
         touched: dict[str, tuple[int, ...]] = {}
         for change in changes:
             both = [
@@ -206,17 +206,17 @@ class _Application:
 
     # stage
 
-    def _stage(self, place: _Placement) -> None:
-        path = place.change.path
+    def _stage(self, placement: _Placement) -> None:
+        path = placement.change.path
         try:
             with parent_of(self.roots.lower, path) as (parent, _):
-                self._make(place.change, place.step.temporary, parent)
-                if place.inside:
-                    with opened_directory(place.step.temporary, parent) as top:
-                        for change in place.inside:
+                self._make(placement.change, placement.step.temporary, parent)
+                if placement.inside:
+                    with opened_directory(placement.step.temporary, parent) as top:
+                        for change in placement.inside:
                             self._stage_inside(change, change.path[len(path) + 1 :], top)
         except OSError as error:
-            for change in place.all:
+            for change in placement.all:
                 self._leave(change, error)
 
     def _stage_inside(self, change: Change, path: str, top: int) -> None:
@@ -234,7 +234,7 @@ class _Application:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
                 copy_entry(upper_name, upper, name, parent, change.new.mode)
             if change.kind in (ChangeKind.CHANGED, ChangeKind.MODE) and change.old:
-                with contextlib.suppress(OSError):  # a group one is not in
+                with contextlib.suppress(OSError):  # a group without membership
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
         made = entry(name, parent)
         if made is None:
@@ -243,8 +243,8 @@ class _Application:
 
     # commit
 
-    def _commit_place(self, place: _Placement) -> None:
-        change, step = place.change, place.step
+    def _commit_placement(self, placement: _Placement) -> None:
+        change, step = placement.change, placement.step
         if change.path in self.left:
             return
         try:
@@ -255,7 +255,7 @@ class _Application:
                     kernel.exchange(step.temporary, name, parent)
                 settle(self.roots, self.token, step, self.staged[change.path], parent, name)
         except (OSError, LeftError) as error:
-            for one in place.all:
+            for one in placement.all:
                 self._leave(one, error)
 
     def _put_new(self, step: ApplyStep, parent: int, name: str) -> None:
@@ -268,11 +268,11 @@ class _Application:
         try:
             with parent_of(self.roots.lower, change.path) as (parent, name):
                 if change.takes_away_directory:
-                    os.rmdir(name, dir_fd=parent)  # the kernel sees to it that nothing is in it
+                    os.rmdir(name, dir_fd=parent)  # the kernel checks that it is empty
                     return
                 kernel.rename_new(name, step.temporary, parent)
                 settle(self.roots, self.token, step, None, parent, name)
-        except FileNotFoundError:  # gone, and it was to go
+        except FileNotFoundError:  # already removed
             return
         except (OSError, LeftError) as error:
             self._leave(change, error)
@@ -294,7 +294,8 @@ class _Application:
                     expected = self.staged[change.path]
                 if not expected.same(TreeEntry.of(facts).identity):
                     raise LeftError
-                # Never set-user-id. A directory keeps what hands its group on to new files.
+                # Never set-user-id. A directory keeps its set-group-id bit, which passes its group
+                # to new files.
                 special = (
                     facts.st_mode & (stat.S_ISGID | stat.S_ISVTX)
                     if stat.S_ISDIR(facts.st_mode)

@@ -1,12 +1,10 @@
-"""What stands in the way of each change: the host's own changes, masks, protected names, and other
-changes.
+"""Obstacles of each change: changes of the host, masks, protected names, and other changes.
 
-The host changed a file if its ctime is later than the session's start, unless an apply of this very
-session knows it as it is. ctime can not be set by anybody, and moves with content, mode, link and
-rename alike. But a file below a directory that is moved keeps its own: so each directory on the way
-has to be the one that was there at the start, by its number, or, where that was not noted, be
-unchanged itself. A change that is none (``touch``) costs a person a question; one that is
-overlooked costs their work.
+The host changed a file if its ctime is later than the start of the session, unless an apply of this
+session recorded it. A ctime can not be set, and changes with content, mode, link and rename. But a
+file below a renamed directory keeps its ctime. So each directory on the path must have the inode
+number from the start, or, if that was not recorded, be unchanged itself. A false conflict
+(``touch``) costs the user a question; an overlooked one would cost work.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from paddock.workspace.masked_names import Hidden
-from paddock.workspace.model import (
+from paddock.workspace.change import (
     ROOT,
     Change,
     ChangeKind,
@@ -26,6 +23,7 @@ from paddock.workspace.model import (
     above,
     inside,
 )
+from paddock.workspace.masked_names import HiddenNames
 from paddock.workspace.record import Record
 from paddock.workspace.repositories import Repositories
 
@@ -34,14 +32,12 @@ _HOST_CHANGED = "changed on the host since the session started"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The paths a person named; none: everything."""
+    """The paths that the user named; none: everything."""
 
     paths: tuple[str, ...] = ()
 
     def holds(self, change: Change) -> bool:
-        """Also a new directory that a named path lies in: without it there is no place for the
-        path.
-        """
+        """Also a new directory that contains a named path, because the path needs it."""
         return not self.paths or self.names(change)
 
     def names(self, change: Change, among: Callable[[str], bool] = lambda path: True) -> bool:
@@ -59,27 +55,27 @@ class IsProtected(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """Under which a session's changes are judged."""
+    """The conditions under which changes are judged."""
 
     started_ns: int
     is_protected: IsProtected
     directories: Mapping[str, int] = field(
         default_factory=dict
-    )  # of the workspace at the start, with their numbers
-    obeyed: frozenset[str] = frozenset()  # outside, whatever their names
+    )  # of the workspace at the start, with their inode numbers
+    trusted_paths: frozenset[str] = frozenset()  # trusted outside, with any name
     repositories: Repositories = field(
         default_factory=Repositories
-    )  # that the session has a part in
-    hidden: Hidden = field(default_factory=Hidden)
+    )  # that contain changes of the session
+    hidden: HiddenNames = field(default_factory=HiddenNames)
     mounted: frozenset[str] = (
         frozenset()
-    )  # where another file system covers the workspace: the session did not see it
+    )  # where another mount covers the workspace: the session did not see it
     selection: Selection = Selection()
-    overwrite: bool = False  # in the selection, the session wins over the host
+    overwrite: bool = False  # in the selection, the session overrides the host
 
 
 def judge(changes: list[Change], terms: Terms, record: Record) -> list[Change]:
-    """The same changes in the same order; those that can not be applied have an obstacle now."""
+    """The same changes in the same order, with obstacles for those that can not be applied."""
     judged = {change.path: _alone(change, terms, record) for change in changes}
     _hold_back_children(judged, terms.selection)
     _hold_back_parents(judged, terms.selection)
@@ -88,8 +84,8 @@ def judge(changes: list[Change], terms: Terms, record: Record) -> list[Change]:
 
 
 def is_clean(path: str, directory: TreeEntry, started_ns: int, record: Record) -> bool:
-    """Nobody but this session touched the directory since the start. After an apply only its mode
-    can tell.
+    """Only this session touched the directory since the start. After an apply only its mode shows
+    this.
     """
     return directory.ctime_ns <= started_ns or directory.permissions in record.directories.get(
         path, ()
@@ -119,8 +115,10 @@ def _protected(change: Change, terms: Terms) -> bool:
     directory = all(one is None or one.type is Type.DIRECTORY for one in (change.old, change.new))
 
     def itself(named: str) -> bool:
-        """A directory that merely holds protected names does not name them."""
-        if terms.repositories.protect(named) or any(inside(named, one) for one in terms.obeyed):
+        """A directory that contains protected names is not protected itself."""
+        if terms.repositories.protect(named) or any(
+            inside(named, one) for one in terms.trusted_paths
+        ):
             return True
         whole = named == change.path
         link = whole and change.new is not None and change.new.type is Type.LINK
@@ -132,8 +130,8 @@ def _protected(change: Change, terms: Terms) -> bool:
 
 
 def _written_through(link: str, terms: Terms) -> bool:
-    """Git writes to names in its own directory without a look at what they are: its configuration,
-    or a file elsewhere, would get what it says there.
+    """Git writes to names in its own directory without checking their type. Through a link it would
+    write into its configuration, or into a file elsewhere.
     """
     directory = link.rpartition("/")[0] or ROOT
     names = directory.split("/")
@@ -147,7 +145,8 @@ def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
     if change.old is None:
         return _deleted_meanwhile(change, terms, record)
     if other := next(
-        (path for path, one in change.old_way if not _is_same(path, one, terms, record)), None
+        (path for path, one in change.old_directories if not _is_same(path, one, terms, record)),
+        None,
     ):
         return f"{other} is not the directory that the session began with, or may be another one"
     if change.old.type is Type.DIRECTORY:
@@ -167,8 +166,8 @@ def _is_same(path: str, directory: TreeEntry, terms: Terms, record: Record) -> b
 
 
 def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | None:
-    """The session has a copy of a file that the host no longer has. If the command did not just
-    rename another one to this name, the host removed it, and that shows on the directory it was in.
+    """The session has a copy of a file that the host no longer has. Unless the command renamed
+    another file to this name, the host removed it, and its directory shows that.
     """
     if not change.copied_up or change.renamed_from or change.old_parent is None:
         return None
@@ -179,8 +178,8 @@ def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | No
 
 
 def _hold_back_children(judged: dict[str, Change], selection: Selection) -> None:
-    """Nothing can be put into a directory that is not made, and a directory is replaced with all
-    that was in it or not at all.
+    """Nothing can be put into a directory that is not created. A directory is replaced with its
+    whole content or not at all.
     """
     for path, change in judged.items():
         if change.obstacle:
@@ -196,7 +195,7 @@ def _hold_back_children(judged: dict[str, Change], selection: Selection) -> None
 
 
 def _hold_back_parents(judged: dict[str, Change], selection: Selection) -> None:
-    """A directory is not taken away while something in it stays."""
+    """A directory is not removed while something in it stays."""
     for path, change in list(judged.items()):
         if change.old is None or (change.obstacle is None and selection.holds(change)):
             continue

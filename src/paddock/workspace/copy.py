@@ -1,6 +1,4 @@
-"""One file or symlink, from one tree to another: content, permissions, times, the user's own
-attributes.
-"""
+"""Copies one file or symlink between trees: content, permissions, times, user attributes."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import contextlib
 import errno
 import os
 
-from paddock.workspace.model import PERMISSIONS, Type
+from paddock.workspace.change import PERMISSIONS, Type
 from paddock.workspace.tree import BLOCK_BYTES, entry, opened_file
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -16,7 +14,7 @@ _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def copy_entry(source_name: str, source: int, name: str, target: int, mode: int | None) -> None:
-    """A file or symlink, new under its name. ``mode`` None: as it is."""
+    """Creates a file or symlink under a new name. ``mode`` None: unchanged."""
     found = entry(source_name, source)
     if found is None or found.type not in (Type.FILE, Type.LINK):
         raise OSError(errno.ESTALE, "is no longer a file", source_name)
@@ -36,7 +34,7 @@ def copy_entry(source_name: str, source: int, name: str, target: int, mode: int 
 
 
 def _copy_content(source: int, target: int) -> None:
-    """Holes stay holes: a file of a terabyte that holds nothing must not fill a disk."""
+    """Holes stay holes: an empty file of a terabyte must not fill a disk."""
     size = os.fstat(source).st_size
     start = 0
     while start < size:
@@ -44,7 +42,7 @@ def _copy_content(source: int, target: int) -> None:
             start = os.lseek(source, start, os.SEEK_DATA)
             end = os.lseek(source, start, os.SEEK_HOLE)
         except OSError as error:
-            if error.errno == errno.ENXIO:  # nothing but a hole from here on
+            if error.errno == errno.ENXIO:  # only a hole follows
                 break
             raise
         _copy_range(source, target, start, end)
@@ -66,14 +64,14 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
         else:
             block = os.pread(source, min(end - start, BLOCK_BYTES), start)
             done = os.pwrite(target, block, start) if block else 0
-        if not done:  # it became shorter while it was read
+        if not done:  # it became shorter during the copy
             return
         start += done
 
 
 def _copy_attributes(source: int, target: int) -> None:
-    """The user's own extended attributes, not the overlay's. Where they can not be kept, the
-    content still counts.
+    """Copies the user's extended attributes, not those of the overlay. Failures are ignored; the
+    content counts.
     """
     with contextlib.suppress(OSError):
         for name in os.listxattr(source):

@@ -1,6 +1,5 @@
-"""What git leaves behind in a copy and obeys later: its index, the counts of an unfinished rebase.
-
-The core judges the content, as it does after a run in a live workspace.
+"""Files that git leaves behind in a copy and obeys later: its index, the state of an unfinished
+rebase. The core judges their content, as after a run in a live workspace.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from paddock.core import process as core
 from paddock.policy.git_layout import GIT, layout
-from paddock.workspace.model import ROOT, Change, Type, inside
+from paddock.workspace.change import ROOT, Change, Type, inside
 from paddock.workspace.repositories import Repositories
 from paddock.workspace.tree import parent_of
 
@@ -18,7 +17,7 @@ from paddock.workspace.tree import parent_of
 def harmful_state(
     changes: Iterable[Change], upper: int, repositories: Repositories
 ) -> Iterator[str]:
-    """The paths that the host's git would obey to the harm of its user."""
+    """The paths that the host's git would obey in a harmful way."""
     directories = repositories.known | repositories.made
     for change in changes:
         part = _part(change.path, directories)
@@ -31,7 +30,7 @@ def harmful_state(
 
 
 def _part(path: str, directories: Iterable[str]) -> str | None:
-    """The path from its git directory on; None: it lies in none."""
+    """The path relative to its git directory; None: it is in none."""
     names = path.split("/")
     if GIT in names[:-1]:
         return "/".join(names[names.index(GIT) + 1 :])

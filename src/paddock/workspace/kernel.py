@@ -1,9 +1,9 @@
-"""System calls that Python does not have: rename without replacing, exchange, sync of one file
-system, user namespace.
+"""System calls that Python lacks: rename without replacing, exchange, sync of one file system, user
+namespace.
 
-Where a file system knows no flags of ``renameat2`` (NFS, FAT, some FUSE: EINVAL), both renames are
-made of smaller steps. A crash between them leaves the old version under ``spare_of(…)``; ``mend``
-puts that right.
+If a file system does not support the flags of ``renameat2`` (NFS, FAT, some FUSE: EINVAL), both
+renames use smaller steps. A crash between them leaves the old version under ``spare_of(…)``;
+``mend`` repairs this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def rename_new(old: str, new: str, dir_fd: int) -> None:
-    """Rename inside one directory; FileExistsError if the new name is taken."""
+    """Renames inside one directory; FileExistsError if the new name exists."""
     try:
         _renameat2(old, new, dir_fd, _NOREPLACE)
     except OSError as error:
@@ -28,13 +28,13 @@ def rename_new(old: str, new: str, dir_fd: int) -> None:
             raise
         if _exists(
             new, dir_fd
-        ):  # for a moment somebody else may take it: these file systems can do no better
+        ):  # another process may take the name in between: these file systems offer nothing better
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
         os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def exchange(temporary: str, name: str, dir_fd: int) -> None:
-    """Both must exist; afterwards each is the other."""
+    """Exchanges two existing names."""
     try:
         _renameat2(temporary, name, dir_fd, _EXCHANGE)
     except OSError as error:
@@ -48,7 +48,7 @@ def _exchange_in_steps(temporary: str, name: str, dir_fd: int) -> None:
     facts = os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)
     both_plain = not stat.S_ISDIR(facts.st_mode)
     if both_plain:
-        try:  # a second name instead of a move: then the file is never missing
+        try:  # a second link and not a move, so the file is never missing
             os.link(name, spare, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
         except PermissionError:  # a directory, or a file system without links
             both_plain = False
@@ -63,7 +63,7 @@ def spare_of(temporary: str) -> str:
 
 
 def mend(temporary: str, name: str, dir_fd: int) -> None:
-    """Finish, or take back, an exchange in steps that was interrupted."""
+    """Completes or reverts an interrupted exchange in steps."""
     spare = spare_of(temporary)
     try:
         left = os.stat(spare, dir_fd=dir_fd, follow_symlinks=False)
@@ -81,7 +81,7 @@ def mend(temporary: str, name: str, dir_fd: int) -> None:
 
 
 def sync(fd: int) -> None:
-    """Everything written to the file system of ``fd`` is on the disk; OSError if it can not be."""
+    """Writes everything on the file system of ``fd`` to the disk; OSError if it can not."""
     _check(_libc.syncfs(fd))
 
 
@@ -89,13 +89,11 @@ _entered: bool | None = None
 
 
 def override_modes() -> bool:
-    """Let this process pass by the file modes of its own user's files, as root passes by
-    everybody's.
+    """Lets this process bypass the modes of its own user's files, as root bypasses all modes.
 
-    A command may leave directories it can not read itself (``chmod 000``). Changing their modes to
-    look inside would change what is looked at; in a user namespace of one's own there is no need
-    to. Once, and for the whole process; False where the machine does not let it (also: more than
-    one thread).
+    A command may leave directories that it can not read itself (``chmod 000``). Changing their
+    modes would change the reviewed state; in a user namespace this is not needed. It is done once
+    for the whole process. False if the machine does not permit it, or with more than one thread.
     """
     global _entered
     if _entered is None:
@@ -119,7 +117,7 @@ def _enter_namespace() -> bool:
 
 
 def _renameat2(old: str, new: str, dir_fd: int, flags: int) -> None:
-    call = getattr(_libc, "renameat2", None)  # an old C library
+    call = getattr(_libc, "renameat2", None)  # missing in an old C library
     if call is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     _check(call(dir_fd, os.fsencode(old), dir_fd, os.fsencode(new), flags), new)

@@ -1,5 +1,5 @@
-"""What a command was not to see in its copy: what it has under such a name is no change of what the
-host has.
+"""Names that were hidden from the command in its copy. An object of the command under such a name
+is not a change of the host's object.
 """
 
 from __future__ import annotations
@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paddock.workspace.model import inside
+from paddock.workspace.change import inside
 from paddock.workspace.protection import NameGlobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """``masked``: paths that were there at a start. ``denied``: patterns; what the host made of
-    them later counts too, but not what only the command has.
+class HiddenNames:
+    """``masked``: paths that existed at a start. ``denied``: patterns; they also match objects that
+    the host created later, but not objects of the command only.
     """
 
     workspace: str = ""
@@ -22,7 +22,7 @@ class Hidden:
     denied: NameGlobs = field(default_factory=lambda: NameGlobs.of(()))
 
     @classmethod
-    def of(cls, workspace: str, masked: Iterable[str], denied: Iterable[str]) -> Hidden:
+    def of(cls, workspace: str, masked: Iterable[str], denied: Iterable[str]) -> HiddenNames:
         return cls(
             workspace=workspace.rstrip("/"), masked=frozenset(masked), denied=NameGlobs.of(denied)
         )

@@ -1,8 +1,7 @@
-"""Which names are protected, asked for each of many thousand changes.
+"""Decides which names are protected, for many thousand changes.
 
-The patterns are those the session was run with (``files.protect`` and ``files.opened`` of its
-plan). They are looked up by the name they end in: most paths hold no such name, and are told
-without trying one pattern.
+The patterns are those of the session's run (``files.protect`` and ``files.opened`` of its plan).
+They are indexed by their last name: most paths contain no such name and need no pattern match.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
-from paddock.workspace.model import ROOT
+from paddock.workspace.change import ROOT
 
 _GIT = ".git"
 
@@ -22,7 +21,8 @@ _GIT = ".git"
 class Protection:
     workspace: str
     protect: NameGlobs
-    ways: NameGlobs  # the directories that protected names lie in: a link there would bring its own
+    # the directories of protected names: a link in place of one would bring its own content
+    directories: NameGlobs
     opened: NameGlobs
 
     @classmethod
@@ -31,19 +31,23 @@ class Protection:
         return cls(
             workspace=workspace.rstrip("/"),
             protect=NameGlobs.of(patterns),
-            ways=NameGlobs.of(sorted({way for pattern in patterns for way in _ways(pattern)})),
+            directories=NameGlobs.of(
+                sorted(
+                    {directory for pattern in patterns for directory in _directories_of(pattern)}
+                )
+            ),
             opened=NameGlobs.of(opened),
         )
 
     def __call__(self, path: str, *, directory: bool, link: bool = False) -> bool:
-        """The path, or a directory it is in."""
+        """Whether the path or a directory above it is protected."""
         full = self.workspace if path == ROOT else f"{self.workspace}/{path}"
         names = full.split("/")
-        if link and self.ways.match(full, names[-1]):
+        if link and self.directories.match(full, names[-1]):
             return True
         for end in range(self.workspace.count("/") + 1, len(names)):
             last = end + 1 == len(names)
-            # A repository itself is not protected, what counts in it is; a file or link of that
+            # A repository itself is not protected, its critical parts are. A file or link of that
             # name leads elsewhere.
             whole = names[end] == _GIT or names[end - 1 : end + 1] == [".jj", "repo"]
             if whole and not (last and not directory):
@@ -60,7 +64,7 @@ class Protection:
         return any(self.opened.match("/".join(names[: end + 1]), names[end]) for end in ends)
 
 
-def _ways(pattern: str) -> Iterator[str]:
+def _directories_of(pattern: str) -> Iterator[str]:
     """``**/.claude`` for ``**/.claude/settings.json``."""
     glob = Glob.parse(pattern)
     for end in range(1, len(glob.parts)):
@@ -71,7 +75,7 @@ def _ways(pattern: str) -> Iterator[str]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameGlobs:
     by_name: dict[str, tuple[Glob, ...]]
-    others: tuple[Glob, ...]  # that end in a wildcard
+    others: tuple[Glob, ...]  # with a wildcard at the end
 
     @classmethod
     def of(cls, patterns: Iterable[str]) -> NameGlobs:

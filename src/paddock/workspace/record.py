@@ -1,15 +1,14 @@
-"""The record of a session's applies: what each one was going to do, written before it does
-anything.
+"""The record of a session's applies: the planned steps of each one, written before it starts.
 
 One file, ``applied.jsonl``, three lines for each apply:
 
-    apply    the steps, with what stood at each path, and the directories they touch
-    staged   what was made ready beside its place; from here on the workspace changes
-    end      everything is in place and on the disk
+    apply    the steps, with the object at each path, and the directories they touch
+    staged   the files that were staged; from here on the workspace changes
+    end      everything is in place and on disk
 
-An apply without its end was interrupted, and this is all that is needed to tell its own files from
-the host's. The same lines tell later on which files of the workspace are as this session left them,
-and so no change of the host's.
+An apply without its end was interrupted. The record is then sufficient to distinguish its own files
+from those of the host. Later the same lines show which files of the workspace are as this session
+left them, and so are not changes of the host.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paddock.errors import SessionError
-from paddock.workspace.model import FileVersion, TreeEntry, Type
+from paddock.workspace.change import FileVersion, TreeEntry, Type
 
 NAME = "applied.jsonl"
 TEMPORARY = ".paddock-"
@@ -30,14 +29,14 @@ TEMPORARY = ".paddock-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyStep:
-    """Put something at a path, or take away what is there."""
+    """Puts an object at a path, or removes the one there."""
 
     path: str
-    # where the new version waits, and the host's old one until it is known to be the one judged
+    # the temporary name of the new version, and then of the host's old one until it is verified
     temporary: str
     places: bool
     old: FileVersion | None
-    keep: bool = False  # the host's version is not thrown away
+    keep: bool = False  # the host's version is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +45,17 @@ class Intent:
     steps: tuple[ApplyStep, ...]
     directories: Mapping[
         str, tuple[int, ...]
-    ]  # permissions they have and will have: not the host's doing
+    ]  # their current and future permissions, which are not changes of the host
 
 
 @dataclass(slots=True)
 class Record:
-    """Of all applies so far. Reading and writing go by the descriptor of the session's directory.
+    """The record of all applies so far. It is read and written through the descriptor of the
+    session's directory.
 
-    ``known`` are files that an apply made, or found unchanged by the host. Their ctime tells
-    nothing any more: to move one aside and back changes it, or to remove another name of it.
-    ``directories`` are those it found unchanged, with the permissions they may have since.
+    ``known``: files that an apply made, or found unchanged by the host. Their ctime is not
+    meaningful any more: moving one aside and back changes it, and so does removing another link.
+    ``directories``: those it found unchanged, with their possible permissions since.
     """
 
     directory: int
@@ -63,7 +63,7 @@ class Record:
     directories: dict[str, set[int]] = field(default_factory=dict)
     unfinished: Intent | None = None
     staged: dict[str, FileVersion] | None = (
-        None  # of the unfinished one, by path; None: it did not come that far
+        None  # of the unfinished apply, by path; None: it did not get that far
     )
     length: int = 0  # of the whole lines
 
@@ -75,7 +75,7 @@ class Record:
         except FileNotFoundError:
             return record
         with open(fd, "rb") as file:
-            # Only the last line can be torn, and then what it announces has not begun.
+            # Only the last line can be incomplete, and then its operation has not begun.
             *lines, torn = file.read().split(b"\n")
             record.length = file.tell() - len(torn)
         try:
@@ -125,7 +125,7 @@ class Record:
             data = json.dumps(line).encode("ascii") + b"\n"
             os.ftruncate(
                 fd, self.length
-            )  # half a line in the middle would make the rest unreadable
+            )  # an incomplete line in the middle would make the rest unreadable
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), NAME)
             os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Which added file is a deleted one under another name: those with the very same content."""
+"""Finds renames: an added file with exactly the content of a deleted one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paddock.workspace.model import Change, ChangeKind, Type
+from paddock.workspace.change import Change, ChangeKind, Type
 from paddock.workspace.tree import BLOCK_BYTES, opened_file, parent_of
 
 
 def with_renames(changes: list[Change], upper: int, lower: int) -> list[Change]:
-    """Empty files are all alike and no renames of each other."""
+    """Empty files are all alike and are not renames of each other."""
     gone = [
         c
         for c in changes

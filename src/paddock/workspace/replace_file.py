@@ -1,6 +1,6 @@
-"""Every step of an apply ends here: what was put aside is thrown away only if it is known.
+"""The end of each step of an apply: the file that was moved aside is deleted only if it is known.
 
-The same function decides right after a step and after a crash, so there is one rule for both.
+The same function decides directly after a step and after a crash, so both follow one rule.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import shutil
 from dataclasses import dataclass
 
 from paddock.workspace import kernel
+from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import FileVersion, Type
 from paddock.workspace.record import ApplyStep, Record
 from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
 
-KEPT = "kept"
+KEPT_DIR = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +26,22 @@ class Roots:
 
     upper: int
     lower: int
-    state: int  # session.json, the record, what is kept
+    state: int  # session.json, the record, kept versions
 
 
 class LeftError(Exception):
-    """The host was faster."""
+    """The host changed the object first."""
 
     def __init__(
         self, reason: str = "changed on the host while it was applied", *, stranded: bool = False
     ) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.stranded = stranded  # a version of the host's had to stay under a temporary name
+        self.stranded = stranded  # a version of the host had to stay under a temporary name
 
 
 def recover(roots: Roots, record: Record) -> list[str]:
-    """Settle what an interrupted apply left, so that nothing of it lies about; says what could not
-    be.
-    """
+    """Settles what an interrupted apply left. Returns messages about what could not be settled."""
     if record.unfinished is None:
         return []
     staged = record.staged or {}
@@ -57,7 +55,7 @@ def recover(roots: Roots, record: Record) -> list[str]:
             if left.stranded:
                 problems.append(f"{step.path}: {left.reason}")
         except OSError as error:
-            # Its directory is gone, or has been replaced already: nothing can lie there.
+            # Its directory is gone or already replaced, so nothing is left there.
             if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 problems.append(f"{step.path}: {error.strerror}")
     record.end(record.unfinished.token)
@@ -67,8 +65,8 @@ def recover(roots: Roots, record: Record) -> list[str]:
 def settle(
     roots: Roots, token: str, step: ApplyStep, staged: FileVersion | None, parent: int, name: str
 ) -> None:
-    """Decide over what lies under the temporary name: our own file goes, the host's judged one too,
-    any other goes back.
+    """Handles the object under the temporary name: our own file and the judged file of the host are
+    removed, any other goes back.
     """
     aside = entry(step.temporary, parent)
     if aside is None:
@@ -84,7 +82,8 @@ def settle(
                 _keep(roots.state, token, step, parent)
             remove(step.temporary, parent)
             return
-        except OSError as error:  # the host put something into the directory; or there is no room to keep the file
+        # the host put something into the directory, or there is no room to keep the file
+        except OSError as error:
             reason = f"what the host has there can not be removed: {error.strerror}"
     now = entry(name, parent)
     if now is None:
@@ -92,7 +91,7 @@ def settle(
     elif staged and now.inode == staged.inode:
         kernel.exchange(step.temporary, name, parent)
         remove_own(step.temporary, parent)
-    else:  # a third version has come: nothing is thrown away
+    else:  # a third version appeared: nothing is deleted
         raise LeftError(f"{reason}; an earlier version is now {step.temporary}", stranded=True)
     raise LeftError(reason)
 
@@ -106,8 +105,8 @@ def remove_own(name: str, parent: int) -> None:
 
 
 def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
-    """The host's version, on the disk of the session's state before it leaves the workspace."""
-    parts = [KEPT, token, *step.path.split("/")]
+    """Copies the host's version to the session's state before it leaves the workspace."""
+    parts = [KEPT_DIR, token, *step.path.split("/")]
     name = parts.pop()
     fd = os.dup(state)
     try:
@@ -118,7 +117,7 @@ def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
             os.close(fd)
             fd = child
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=fd)  # an interrupted apply may have come this far
+            os.unlink(name, dir_fd=fd)  # left by an interrupted apply
         copy_entry(step.temporary, parent, name, fd, None)
         kernel.sync(fd)
     finally:

@@ -1,5 +1,5 @@
-"""Directories that git would take for a repository, whatever their name: it looks for HEAD, objects
-and refs in every directory it is started in, and obeys the configuration beside them.
+"""Directories that git recognises as a repository under any name. Git looks for HEAD, objects and
+refs in every directory it is started in, and obeys the configuration beside them.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from paddock.policy.git_layout import GIT, MAKING, is_part, is_written, make_one
-from paddock.workspace.model import ROOT, Change, above, inside
+from paddock.workspace.change import ROOT, Change, above, inside
 from paddock.workspace.tree import entry, parent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
-    """Git directories of other names than ``.git``, which has patterns of its own."""
+    """Git directories with other names than ``.git``, which has its own patterns."""
 
-    known: frozenset[str] = frozenset()  # the host has them
-    made: frozenset[str] = frozenset()  # the session makes them
+    known: frozenset[str] = frozenset()  # existing on the host
+    made: frozenset[str] = frozenset()  # created by the session
 
     def protect(self, path: str) -> bool:
-        """What git executes or obeys in one; of one that is new, also what makes it one."""
+        """The parts that git executes or obeys; in a new one, also the parts that make it a
+        repository.
+        """
         for one in self.known | self.made:
             if path == one or not inside(path, one):
                 continue
@@ -31,7 +33,7 @@ class Repositories:
         return False
 
     def are_written_in(self, directory: str) -> bool:
-        """Git would write through a link there."""
+        """Whether git would write through a link there."""
         return is_written(directory, self.known | self.made)
 
 
@@ -46,7 +48,7 @@ class _View:
         return change.new is not None if change is not None else self.had(path)
 
     def had(self, path: str) -> bool:
-        """On the host. Only what is not there is missing."""
+        """On the host. Only a missing object counts as missing."""
         if path not in self._host:
             try:
                 with parent_of(self.lower, path) as (directory, name):
@@ -59,7 +61,7 @@ class _View:
 
 
 def repositories_in(changes: Iterable[Change], lower: int) -> Repositories:
-    """Those in the session's view that a change lies in."""
+    """Those in the session's view that contain a change."""
     view = _View(changes={change.path: change for change in changes}, lower=lower)
     known, made = set(), set()
     for directory in {one for changed in view.changes for one in (changed, *above(changed), ROOT)}:
@@ -73,7 +75,7 @@ def repositories_in(changes: Iterable[Change], lower: int) -> Repositories:
 
 
 def made_by(path: str) -> str | None:
-    """The directory that would become one by a file at this path of the host."""
+    """The directory that a file at this path of the host would turn into a repository."""
     part = path
     while (directory := os.path.dirname(part)) != part:
         name = os.path.basename(part)

@@ -1,4 +1,4 @@
-"""A session's changes, judged: what diff shows and apply carries out."""
+"""The judged changes of a session: diff shows them and apply does them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.change import Change
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.git_state import harmful_state
-from paddock.workspace.model import Change
 from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in
 from paddock.workspace.scan import scan
 from paddock.workspace.sessions import Session, directories_of
-from paddock.workspace.trusted_paths import obeyed_in
+from paddock.workspace.trusted_outside import trusted_paths_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,11 @@ def reviewed(
             hidden=session.hidden,
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
-            obeyed=frozenset(
+            trusted_paths=frozenset(
                 (
-                    *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
+                    *trusted_paths_in(
+                        session.workspace, session.is_protected, os.path.expanduser("~")
+                    ),
                     *harmful_state(changes, roots.upper, repositories),
                 )
                 if changes
@@ -79,14 +81,16 @@ def reviewed(
 
 
 def recovered(session: Session) -> list[str]:
-    """Settle what an interrupted apply left, before anything is judged; says what could not be."""
+    """Settles what an interrupted apply left, before anything is judged. Returns messages about
+    what could not be settled.
+    """
     with session.roots() as roots:
         return recover(roots, Record.read(roots.state))
 
 
 def _mounted_in(workspace: str) -> Iterator[str]:
-    """Where something is mounted inside the workspace. An overlay does not show it: the session
-    knew nothing of it.
+    """The mount points inside the workspace. An overlay does not show their content, so the session
+    did not see it.
     """
     below = f"{workspace.rstrip('/')}/"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

@@ -1,15 +1,15 @@
-"""upper + lower → changes.
+"""Finds the changes between upper and lower.
 
-An upper directory of an overlay mounted with ``userxattr`` knows three forms only, because the
-kernel refuses ``redirect_dir`` and ``metacopy`` there:
+An upper directory of an overlay mounted with ``userxattr`` has only three forms, because the kernel
+refuses ``redirect_dir`` and ``metacopy`` there:
 
     character device 0:0                      this name is deleted
     directory with user.overlay.opaque = y    the lower directory was replaced, not merged
     anything else                             the new content, complete
 
-``user.overlay.origin`` (empty in a user namespace) marks what was copied up from lower; it moves
-along when the command renames the file. Whatever is copied up and unchanged is no change: content
-and permissions are compared.
+``user.overlay.origin`` (empty in a user namespace) marks files that were copied up from lower. It
+moves with the file when the command renames it. A file that was copied up and is unchanged is not a
+change: content and permissions are compared.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.workspace.model import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
+from paddock.workspace.change import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
 from paddock.workspace.tree import BLOCK_BYTES, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
-_UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # a kernel that follows other rules made this
+_UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # made by a kernel with other rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One directory in both trees. ``lower`` is None where the workspace has none: new, or it was
-    something else.
+    """One directory in both trees. ``lower`` None: the workspace has none; it is new, or was
+    another type.
     """
 
     upper: int
     lower: int | None
     lower_entry: TreeEntry | None
-    way: EntryPath = ()  # of lower, this directory the last
+    lower_directories: EntryPath = ()  # of lower, ending with this directory
     prefix: str = ""
     hidden: bool = (
-        False  # an ancestor is opaque: what lower has here is not part of the session's view
+        False  # a parent is opaque: the content of lower is not part of the session's view
     )
     depth: int = 0
 
@@ -50,7 +50,9 @@ class Layer:
             upper=upper,
             lower=lower,
             lower_entry=found,
-            way=(*self.way, (self.prefix + name, found)) if found else (),
+            lower_directories=(*self.lower_directories, (self.prefix + name, found))
+            if found
+            else (),
             prefix=f"{self.prefix}{name}/",
             hidden=self.hidden or opaque,
             depth=self.depth + 1,
@@ -59,8 +61,7 @@ class Layer:
 
 def scan(upper: int, lower: int, *, unseen: frozenset[str] = frozenset()) -> list[Change]:
     """Children of a deleted directory come before it, children of every other one after it.
-
-    ``unseen`` are names of temporary files that an interrupted apply left in lower.
+    ``unseen``: names of temporary files that an interrupted apply left in lower.
     """
     old, new = TreeEntry.of(os.fstat(lower)), TreeEntry.of(os.fstat(upper))
     found = []
@@ -74,7 +75,9 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
     names = sorted(os.listdir(layer.upper))
     if layer.hidden and layer.lower is not None:
         for name in sorted(set(os.listdir(layer.lower)) - set(names) - unseen):
-            yield from _gone(layer.lower, name, layer.prefix + name, layer.way, layer.depth, unseen)
+            yield from _gone(
+                layer.lower, name, layer.prefix + name, layer.lower_directories, layer.depth, unseen
+            )
     for name in names:
         path = layer.prefix + name
         old: TreeEntry | None = None
@@ -82,7 +85,7 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
         try:
             new = entry(name, layer.upper)
             old = entry(name, layer.lower) if layer.lower is not None else None
-            if new is not None:  # else a running command has just removed it
+            if new is not None:  # otherwise a running command has just removed it
                 yield from _compare(layer, name, old, new, unseen)
         except OSError as error:
             yield _unreadable(path, old, new, error)
@@ -94,7 +97,7 @@ def _compare(
     path = layer.prefix + name
     if _is_whiteout(layer.upper, name, new):
         if old and layer.lower is not None:
-            yield from _gone(layer.lower, name, path, layer.way, layer.depth, unseen)
+            yield from _gone(layer.lower, name, path, layer.lower_directories, layer.depth, unseen)
         return
     if new.type is Type.OTHER:
         kind = ChangeKind.TYPE if old and old.type is not Type.OTHER else ChangeKind.ADDED
@@ -109,7 +112,9 @@ def _compare(
         and new.type is not Type.DIRECTORY
         and layer.lower is not None
     ):
-        yield from _gone_below(layer.lower, name, path, layer.way, layer.depth, unseen)
+        yield from _gone_below(
+            layer.lower, name, path, layer.lower_directories, layer.depth, unseen
+        )
     if new.type is Type.DIRECTORY:
         yield from _compare_directory(layer, name, old, new, unseen)
         return
@@ -165,7 +170,7 @@ def _same_content(name: str, upper: int, lower: int) -> bool:
                 return not os.read(old, 1)
         except (
             PermissionError
-        ):  # not to be compared, so it is taken for changed: nothing has to read it to replace it
+        ):  # it can not be compared, so it counts as changed; replacing it needs no read
             return False
 
 
@@ -185,7 +190,7 @@ def _change(
         new=new,
         copied_up="origin" in marks,
         old_parent=layer.lower_entry,
-        old_way=layer.way,
+        old_directories=layer.lower_directories,
         obstacle=Obstacle.UNREADABLE if unknown else None,
         reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood"
         if unknown
@@ -194,31 +199,45 @@ def _change(
 
 
 def _gone(
-    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+    lower: int,
+    name: str,
+    path: str,
+    lower_directories: EntryPath,
+    depth: int,
+    unseen: frozenset[str],
 ) -> Iterator[Change]:
-    """A name of lower that the session removed, and all that was in it."""
+    """A name of lower that the session removed, and its content."""
     old: TreeEntry | None = None
     try:
         old = entry(name, lower)
         if old is None:
             return
         if old.type is Type.DIRECTORY:
-            yield from _gone_below(lower, name, path, way, depth, unseen)
-        yield Change(path=path, kind=ChangeKind.DELETED, old=old, new=None, old_way=way)
+            yield from _gone_below(lower, name, path, lower_directories, depth, unseen)
+        yield Change(
+            path=path, kind=ChangeKind.DELETED, old=old, new=None, old_directories=lower_directories
+        )
     except OSError as error:
         yield _unreadable(path, old, None, error)
 
 
 def _gone_below(
-    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+    lower: int,
+    name: str,
+    path: str,
+    lower_directories: EntryPath,
+    depth: int,
+    unseen: frozenset[str],
 ) -> Iterator[Change]:
     with opened_directory(name, lower) as directory:
-        way = (*way, (path, TreeEntry.of(os.fstat(directory))))
+        lower_directories = (*lower_directories, (path, TreeEntry.of(os.fstat(directory))))
         if depth >= MAX_DEPTH:
             yield _too_deep(f"{path}/…", TreeEntry.of(os.fstat(directory)), None)
             return
         for child in sorted(set(os.listdir(directory)) - unseen):
-            yield from _gone(directory, child, f"{path}/{child}", way, depth + 1, unseen)
+            yield from _gone(
+                directory, child, f"{path}/{child}", lower_directories, depth + 1, unseen
+            )
 
 
 def _is_whiteout(upper: int, name: str, new: TreeEntry) -> bool:
@@ -229,7 +248,7 @@ def _is_whiteout(upper: int, name: str, new: TreeEntry) -> bool:
 
 
 def _marks(upper: int, name: str, new: TreeEntry) -> frozenset[str]:
-    if new.type is not Type.FILE:  # symlinks can not bear any
+    if new.type is not Type.FILE:  # symlinks can not have any
         return frozenset()
     with opened_file(name, upper) as fd:
         return _marks_of(fd)
@@ -243,7 +262,7 @@ def _marks_of(fd: int) -> frozenset[str]:
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
-        return frozenset()  # a file system without attributes holds no overlay
+        return frozenset()  # a file system without attributes can not be an upper layer
 
 
 def _unreadable(path: str, old: TreeEntry | None, new: TreeEntry | None, error: OSError) -> Change:

@@ -1,8 +1,8 @@
-"""Copy-on-write sessions on the disk: find, list, lock, open, remove.
+"""Copy-on-write sessions on disk: find, list, lock, open, remove.
 
-The core makes ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock
-on it while the command runs; the kernel drops the lock with the process, whatever ended that. So a
-session without a lock has ended, also after a crash or a reboot, and all it holds is on the disk.
+The core creates ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock
+on it while the command runs. The kernel releases the lock with the process in every case. So a
+session without a lock has ended, also after a crash or a reboot, and all its data is on disk.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
-from paddock.workspace.masked_names import Hidden
+from paddock.workspace.masked_names import HiddenNames
 from paddock.workspace.protection import Protection
-from paddock.workspace.replace_file import KEPT, Roots
+from paddock.workspace.replace_file import KEPT_DIR, Roots
 from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
 
 STORE = "sessions"
@@ -32,26 +32,26 @@ _LEAVING = ".discarded-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredDirectory:
     """A directory of the store."""
 
     id: str
-    place: str
+    path: str
 
     @property
     def running(self) -> bool:
         try:
-            with _locked(self.place, fcntl.LOCK_SH):
+            with _locked(self.path, fcntl.LOCK_SH):
                 return False
         except BlockingIOError:
             return True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever changes or applies it: not while its command runs."""
+        """For code that changes or applies it: fails while its command runs."""
         with contextlib.ExitStack() as stack:
             try:
-                stack.enter_context(_locked(self.place, fcntl.LOCK_EX))
+                stack.enter_context(_locked(self.path, fcntl.LOCK_EX))
             except BlockingIOError:
                 raise SessionError(
                     f"session {self.id} is running, or is being applied",
@@ -61,39 +61,39 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session(Kept):
+class Session(StoredDirectory):
     workspace: str
     inode: int
     started_ns: int
     command: tuple[str, ...]
-    hidden: Hidden
+    hidden: HiddenNames
     is_protected: Protection
 
     @contextlib.contextmanager
     def roots(self) -> Iterator[Roots]:
-        """The workspace must be the directory the session began with: a name can be given to
-        another one. Its device number may be another one after a reboot.
+        """Opens the three directories. The workspace must be the directory from the start, because
+        another directory can get its name. Its device number may change at a reboot.
         """
         with contextlib.ExitStack() as stack:
-            state = stack.enter_context(_opened(self.place))
-            try:  # the command may have taken its owner's rights away
+            state = stack.enter_context(_opened(self.path))
+            try:  # the command may have removed its owner's permissions
                 upper = stack.enter_context(opened_directory("upper", state))
             except PermissionError as error:
                 raise SessionError(
                     f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
-                    hint=f"type `chmod u+rwx {shlex.quote(self.place)}/upper`",
+                    hint=f"type `chmod u+rwx {shlex.quote(self.path)}/upper`",
                 ) from None
             try:
                 lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
                     f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    hint=f"what the command wrote is in {self.path}/upper",
                 ) from None
             if os.fstat(lower).st_ino != self.inode:
                 raise SessionError(
                     f"{self.workspace} is another directory than the one session {self.id} began with",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    hint=f"what the command wrote is in {self.path}/upper",
                 )
             yield Roots(upper=upper, lower=lower, state=state)
 
@@ -102,15 +102,17 @@ class Session(Kept):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken(Kept):
-    """What a run on the live workspace left: protected names that were taken away, for review."""
+class QuarantineDirectory(StoredDirectory):
+    """The quarantine of a run on the live workspace: protected names that the guard removed, for
+    review.
+    """
 
     reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(Kept):
-    """No session one could diff or apply, and why."""
+class BrokenDirectory(StoredDirectory):
+    """A directory that can not be compared or applied, with the reason."""
 
     reason: str
 
@@ -119,8 +121,8 @@ def store_of(state_dir: str) -> str:
     return f"{state_dir}/{STORE}"
 
 
-def listed(store: str) -> list[Session | Taken | Broken]:
-    """Newest first; what is no session last."""
+def listed(store: str) -> list[Session | QuarantineDirectory | BrokenDirectory]:
+    """Newest first; other directories last."""
     try:
         names = sorted(name for name in os.listdir(store) if not name.startswith("."))
     except FileNotFoundError:
@@ -136,82 +138,83 @@ def is_session(store: str, name: str) -> bool:
     return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
 
 
-def look(store: str, name: str) -> Session | Taken | Broken:
+def read_directory(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
     if not is_session(store, name):
         raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
     return _read(store, name)
 
 
 def find(store: str, name: str) -> Session:
-    """One that can be looked at, applied and resumed."""
-    found = look(store, name)
+    """One that can be compared, applied and resumed."""
+    found = read_directory(store, name)
     if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}",
-            hint=f"look at {found.place}; `paddock discard {name}` removes it",
+            hint=f"look at {found.path}; `paddock discard {name}` removes it",
         )
     return found
 
 
 def of_directory(store: str, directory: str) -> list[Session]:
-    """Those whose workspace is, or holds, the directory; newest first."""
+    """Sessions whose workspace is, or contains, the directory; newest first."""
     return [one for one in listed(store) if isinstance(one, Session) and one.holds(directory)]
 
 
-def discard(store: str, one: Kept) -> str | None:
-    """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half
-    session; the next one sweeps what it left. The person's own versions, which an apply kept, are
-    moved out before: the answer says where.
+def discard(store: str, one: StoredDirectory) -> str | None:
+    """Removes it; the caller holds its lock. It is renamed first, so that an interrupted removal
+    leaves no half session; the next discard removes the rest. Versions of the user that an apply
+    kept are moved out first. Returns their path.
     """
-    saved = _save_kept(store, one)
+    saved = _save_kept_versions(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
-        with contextlib.suppress(FileNotFoundError):  # another discard sweeps it already
+        with contextlib.suppress(FileNotFoundError):  # another discard removes it already
             remove_all(_LEAVING + one.id, fd)
         for left in os.listdir(fd):
             if left.startswith(_LEAVING):
-                with contextlib.suppress(OSError):  # one that can not be removed is not in the way
+                # a leftover that can not be removed does no harm
+                with contextlib.suppress(OSError):
                     remove_all(left, fd)
     return saved
 
 
-def _save_kept(store: str, one: Kept) -> str | None:
-    place = os.path.join(os.path.dirname(store), KEPT)
-    target = os.path.join(place, one.id)
-    if not os.path.lexists(os.path.join(one.place, KEPT)):
-        return target if os.path.lexists(target) else None  # by a discard that was interrupted
+def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
+    path = os.path.join(os.path.dirname(store), KEPT_DIR)
+    target = os.path.join(path, one.id)
+    if not os.path.lexists(os.path.join(one.path, KEPT_DIR)):
+        return target if os.path.lexists(target) else None  # moved by an interrupted discard
     try:
-        os.makedirs(place, mode=0o700, exist_ok=True)
-        os.rename(os.path.join(one.place, KEPT), target)
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        os.rename(os.path.join(one.path, KEPT_DIR), target)
     except OSError as error:
         raise SessionError(
             f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.place)}/{KEPT} to a place of your own, then discard again",
+            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to a place of your own, then discard again",
         ) from None
     return target
 
 
-def _read(store: str, name: str) -> Session | Taken | Broken:
-    place = os.path.join(store, name)
+def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
+    path = os.path.join(store, name)
     try:
-        with _opened(place) as fd:
+        with _opened(path) as fd:
             session = _parsed(_content("session.json", fd), name)
             return replace(
                 session,
-                place=place,
+                path=path,
                 hidden=_hidden(_content("hidden.jsonl", fd), session.workspace),
             )
     except FileNotFoundError:
-        if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(
-            os.path.join(place, "upper")
+        if os.path.isdir(os.path.join(path, "taken")) and not os.path.isdir(
+            os.path.join(path, "upper")
         ):
-            return Taken(id=name, place=place)
+            return QuarantineDirectory(id=name, path=path)
         reason = "has no session.json"
     except OSError as error:
         reason = f"can not be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
         reason = f"session.json is not understood: {error}"
-    return Broken(id=name, place=place, reason=reason)
+    return BrokenDirectory(id=name, path=path, reason=reason)
 
 
 def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
@@ -230,15 +233,16 @@ def _parsed(content: bytes, name: str) -> Session:
     if fields["id"] != name:
         raise ValueError(f"it is of session {fields['id']!r}")
     workspace = _text(fields["workspace"])
-    files = fields["plan"]["files"] or {"protect": [], "opened": []}  # null: files are not fenced
+    # null: files are not restricted
+    files = fields["plan"]["files"] or {"protect": [], "opened": []}
     return Session(
         id=name,
-        place="",
+        path="",
         workspace=workspace,
         inode=_number(fields["inode"]),
         started_ns=_number(fields["started_ns"]),
         command=tuple(_text(word) for word in fields["command"]),
-        hidden=Hidden(),
+        hidden=HiddenNames(),
         is_protected=Protection.of(
             workspace, map(_text, files["protect"]), map(_text, files["opened"])
         ),
@@ -246,8 +250,8 @@ def _parsed(content: bytes, name: str) -> Session:
 
 
 def directories_of(state: int) -> dict[str, int]:
-    """Those of the workspace when the session began, with their numbers; none where nobody watched
-    them.
+    """The directories of the workspace at the start of the session, with their inode numbers; none
+    if they were not watched.
     """
     try:
         content = _content("directories", state, _MAX_DIRECTORIES_BYTES)
@@ -261,9 +265,9 @@ def directories_of(state: int) -> dict[str, int]:
         ) from None
 
 
-def _hidden(content: bytes, workspace: str) -> Hidden:
+def _hidden(content: bytes, workspace: str) -> HiddenNames:
     parts = [json.loads(line) for line in content.splitlines()]
-    return Hidden.of(
+    return HiddenNames.of(
         workspace,
         (_text(path).strip("/") for part in parts for path in part["masked"]),
         (_text(pattern) for part in parts for pattern in part["deny"]),
@@ -292,7 +296,7 @@ def _opened(path: str, dir_fd: int | None = None) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _locked(place: str, how: int) -> Iterator[None]:
-    with _opened(place) as fd:
+def _locked(path: str, how: int) -> Iterator[None]:
+    with _opened(path) as fd:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
         yield

@@ -1,7 +1,7 @@
-"""Private temporary directories whose run was killed before it could remove them.
+"""Removes private temporary directories of runs that were killed.
 
-A living run holds a lock on its directory; the kernel drops it with the process, whatever ended
-that.
+A living run holds a lock on its directory. The kernel releases the lock with the process in every
+case.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import time
 
 from paddock.plan.grants import TMP
 
-YOUNG_S = 60  # a run that is just starting has made its directory and not yet locked it
+MIN_AGE_S = 60  # a run that just starts has created its directory and not locked it yet
 
 
 def sweep(uid: int) -> None:
     try:
         names = [name for name in os.listdir(TMP) if name.startswith(f"paddock-{uid}-")]
-    except OSError:  # behind a fence already
+    except OSError:  # already inside a sandbox
         return
     for name in names:
-        # Somebody else's, in use, or gone meanwhile: not ours to care for.
-        # Or too deep for Python: a sweep never stops a run.
+        # Owned by another user, in use, or gone meanwhile. Or too deep for Python: a sweep never
+        # stops a run.
         with contextlib.suppress(OSError, RecursionError):
             _remove_if_abandoned(os.path.join(TMP, name), uid)
 
@@ -33,7 +33,7 @@ def _remove_if_abandoned(path: str, uid: int) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         facts = os.fstat(fd)
-        if facts.st_uid == uid and time.time() - facts.st_ctime > YOUNG_S:
+        if facts.st_uid == uid and time.time() - facts.st_ctime > MIN_AGE_S:
             import shutil  # slow to import, seldom needed
 
             shutil.rmtree(path)

@@ -1,9 +1,9 @@
-"""Two texts → the lines a person reads. Pure, and bounded: both texts come from an untrusted
+"""Compares two texts line by line. Pure and bounded, because both texts come from an untrusted
 program.
 
 Myers' algorithm (O(ND), "An O(ND) Difference Algorithm and Its Variations", 1986) with a limit on
 D: texts that differ in more places are shown as one replaced by the other. Python's difflib takes
-minutes for texts made to be slow.
+minutes for hostile texts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 
 CONTEXT_LINES = 3
 MAX_EDITS = 1000  # about half a second for the worst pair of texts
-_SNIFFED_BYTES = 8000  # bytes, as git looks at
+_SNIFFED_BYTES = 8000  # as many as git checks
 
 
 class Tag(Enum):
@@ -36,19 +36,19 @@ def is_binary(content: bytes) -> bool:
 
 
 def unified(old: bytes, new: bytes) -> list[DiffLine]:
-    """Hunks with their context. Bytes that are not UTF-8 travel as surrogates."""
+    """Hunks with their context. Bytes that are not UTF-8 are surrogates."""
     before, after = _lines(old), _lines(new)
     return list(_hunks(list(_edits(before, after))))
 
 
 def count(lines: Sequence[DiffLine]) -> tuple[int, int]:
-    """Added, removed."""
+    """Returns the numbers of added and removed lines."""
     tags = [line.tag for line in lines]
     return tags.count(Tag.ADDED), tags.count(Tag.REMOVED)
 
 
 def _lines(content: bytes) -> list[str]:
-    """Each with its line end: a last line without one is another line than with it."""
+    """Each with its line end: a last line without one differs from the same line with one."""
     lines = [f"{line}\n" for line in content.decode("utf-8", "surrogateescape").split("\n")]
     last = lines.pop()[:-1]  # only \n ends a line: splitlines knows ten more
     return [*lines, last] if last else lines
@@ -100,7 +100,7 @@ def _middle(old: list[str], new: list[str]) -> list[DiffLine]:
 
 
 def _search(old: list[str], new: list[str]) -> list[dict[int, int]] | None:
-    """For each number of edits, how far each diagonal had come before them; None if it takes too
+    """For each number of edits, the positions of the diagonals before them; None if there are too
     many.
     """
     furthest = {1: 0}
@@ -130,7 +130,7 @@ def _hunks(lines: list[DiffLine]) -> Iterator[DiffLine]:
         old_at, new_at = (
             old_at + start - done,
             new_at + start - done,
-        )  # nothing but unchanged lines between them
+        )  # only unchanged lines between them
         shown = lines[start:end]
         old_count = sum(line.tag is not Tag.ADDED for line in shown)
         new_count = sum(line.tag is not Tag.REMOVED for line in shown)
@@ -143,7 +143,7 @@ def _hunks(lines: list[DiffLine]) -> Iterator[DiffLine]:
 
 
 def _groups(changed: list[int]) -> Iterator[tuple[int, int]]:
-    """Changed lines whose context touches belong together."""
+    """Changed lines with touching contexts belong together."""
     at = 0
     while at < len(changed):
         first = changed[at]

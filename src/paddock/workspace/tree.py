@@ -1,6 +1,4 @@
-"""A directory tree reached only by descriptors: one component at a time, never through a
-symlink.
-"""
+"""A directory tree accessed only by descriptors: by component, never through a symlink."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from paddock.workspace import kernel
-from paddock.workspace.model import TreeEntry, Type
+from paddock.workspace.change import TreeEntry, Type
 
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,9 +34,7 @@ def opened(name: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_directory(name: str, dir_fd: int | None = None) -> Iterator[int]:
-    """To look names up in it, and to change it, too: a mode that does not let its owner is passed
-    by.
-    """
+    """Opens a directory to look up and change names. A mode that excludes its owner is bypassed."""
     with opened(name, DIRECTORY, dir_fd) as fd:
         facts = os.fstat(fd)
         if facts.st_mode & stat.S_IRWXU != stat.S_IRWXU and facts.st_uid == os.geteuid():
@@ -48,7 +44,7 @@ def opened_directory(name: str, dir_fd: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_file(name: str, dir_fd: int) -> Iterator[int]:
-    """A regular file, or an OSError: nothing that blocks, and nothing that was put in its place
+    """A regular file, or an OSError: never a blocking object, and never one that replaced it
     meanwhile.
     """
     with opened(name, FILE, dir_fd) as fd:
@@ -59,7 +55,7 @@ def opened_file(name: str, dir_fd: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
-    """The directory that holds ``path``, and the name it has there."""
+    """The directory that contains ``path``, and its name there."""
     *parts, name = path.split("/")
     with contextlib.ExitStack() as stack:
         fd = root
@@ -69,7 +65,7 @@ def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
 
 
 def entry(name: str, dir_fd: int) -> TreeEntry | None:
-    """None when there is no such name."""
+    """None if there is no such name."""
     try:
         facts = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         target = os.readlink(name, dir_fd=dir_fd) if stat.S_ISLNK(facts.st_mode) else None
@@ -79,7 +75,7 @@ def entry(name: str, dir_fd: int) -> TreeEntry | None:
 
 
 def set_mode(fd: int, mode: int) -> None:
-    """By a descriptor that may be a mere handle, so that nothing is followed."""
+    """By a descriptor that may be O_PATH only, so that nothing is followed."""
     os.chmod(f"/proc/self/fd/{fd}", mode)
 
 
@@ -99,10 +95,10 @@ def remove(name: str, dir_fd: int) -> None:
 
 
 def remove_all(name: str, parent: int) -> None:
-    """A whole tree of any depth and any modes, with three descriptors: directories are emptied and
-    moved up first.
+    """Removes a whole tree of any depth and any modes, with three descriptors: directories are
+    emptied and moved up first.
 
-    A tree that a hostile program made can be deeper than any recursion or path name.
+    A hostile program can create a tree that is deeper than any recursion or path name.
     """
     waiting = [name]
     made = 0
@@ -115,7 +111,7 @@ def remove_all(name: str, parent: int) -> None:
                 if not stat.S_ISDIR(facts.st_mode):
                     os.unlink(child, dir_fd=fd)
                     continue
-                _let_owner_in(child, fd)  # a directory that moves has to be writable itself
+                _let_owner_in(child, fd)  # a directory that moves must be writable itself
                 made += 1
                 moved = f"{name}.{made}"
                 os.rename(child, moved, src_dir_fd=fd, dst_dir_fd=parent)

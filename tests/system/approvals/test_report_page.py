@@ -34,7 +34,7 @@ HANDLERS = (
 
 
 def shown(fence: Fence, page: Page, events: list[Any]) -> None:
-    text = report(events, chain=SOUND, what="journal")
+    text = report(events, chain=SOUND, description="journal")
     opened(page, fence.ground.put(fence.ground.root / "events.html", text))
 
 

@@ -22,7 +22,7 @@ action = "ask"
 exe_basename = "uname"
 """
 SHOW = (
-    "show = lambda result: [[one.kind.value, one.what, one.rule_id, "
+    "show = lambda result: [[one.kind.value, one.target, one.rule_id, "
     "one.reason] for one in result.denials]"
 )
 NO_IDS = ["exec", "id -u", "no-ids", "who one is is nobody's business"]
@@ -74,7 +74,7 @@ def test_of_many_at_once_each_is_told_its_own(fenced: Fence) -> None:
 sleep 0.02; done"
             lines += [away.format(number) for number in (20, 21)]
             results = await asyncio.gather(*map(box.run, lines))
-            tell(*[[one.what for one in result.denials] for result in results])
+            tell(*[[one.target for one in result.denials] for result in results])
         """,
         policy=_policy(fenced, RULES),
     )

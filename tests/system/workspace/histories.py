@@ -36,8 +36,8 @@ from typing import Any
 
 from paddock.workspace import kernel
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.change import Change, Obstacle, inside
 from paddock.workspace.conflicts import Selection, Terms, judge
-from paddock.workspace.model import Change, Obstacle, inside
 from paddock.workspace.record import TEMPORARY, Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover

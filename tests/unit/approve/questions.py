@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock.approve import messages
 from paddock.approve.inbox import SocketInbox
-from paddock.approve.model import Asked, Caller, HostQuestion, Question, ToolQuestion
+from paddock.approve.questions import AnyQuestion, Caller, HostQuestion, Question, ToolQuestion
 
 
 def question(**changed: Any) -> Question:
@@ -71,7 +71,7 @@ class Core:
     def say(self, message: dict[str, Any]) -> None:
         self.line.send(json.dumps(message).encode())
 
-    def ask(self, *questions: Asked) -> None:
+    def ask(self, *questions: AnyQuestion) -> None:
         for one in questions:
             said = (
                 json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paddock.approve import Callback, DenyAll, ToolQuestion, Verdict, messages
-from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
+from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Approvals
 from paddock.approve.forwarded import Server, forward
 from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.approve.remember_answer import keep, tool_for
@@ -33,7 +33,7 @@ class Recorded:
         return self._decide(question)
 
 
-def answers(desk: Desk, *questions: ToolQuestion) -> list[tuple[Verdict, str]]:
+def answers(desk: Approvals, *questions: ToolQuestion) -> list[tuple[Verdict, str]]:
     async def asked() -> list[tuple[Verdict, str]]:
         return [await desk.ask(one) for one in questions]
 
@@ -44,7 +44,7 @@ def test_once_is_for_once_and_a_no_is_a_no() -> None:
     decide = Recorded(
         lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY
     )
-    with Desk(Callback(decide)) as desk:
+    with Approvals(Callback(decide)) as desk:
         said = answers(desk, tool(), tool(), tool(subject=("git", "push")))
     assert said == [(Verdict.ONCE, "callback")] * 2 + [(Verdict.DENY, "callback")]
     assert len({one.id for one in decide.seen}) == 3
@@ -58,7 +58,7 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
         tool(tool="zsh"),
         tool(subject=("git status",)),
     ]
-    with Desk(Callback(decide)) as desk:
+    with Approvals(Callback(decide)) as desk:
         said = answers(desk, tool(), tool(lines=("git  status",)), *other)
     assert said == [
         (Verdict.SESSION, "callback"),
@@ -69,15 +69,15 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
 
 def test_a_call_without_a_subject_is_asked_about_every_time() -> None:
     decide = Recorded(lambda question: Verdict.SESSION)
-    with Desk(Callback(decide)) as desk:
+    with Approvals(Callback(decide)) as desk:
         answers(desk, tool(subject=()), tool(subject=()))
     assert len(decide.seen) == 2
 
 
 def test_without_an_approver_it_is_denied() -> None:
-    with Desk(None) as desk:
+    with Approvals(None) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
-    with Desk(DenyAll()) as desk:
+    with Approvals(DenyAll()) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, "deny-all")]
 
 
@@ -88,17 +88,17 @@ class Dying:
 
 
 def test_an_approver_that_dies_denies_what_is_open_and_all_that_comes() -> None:
-    with Desk(Dying()) as desk:
+    with Approvals(Dying()) as desk:
         assert answers(desk, tool(), tool()) == [(Verdict.DENY, NOBODY)] * 2
         assert str(desk.failure) == "lost"
 
 
 def test_a_function_that_raises_or_says_nothing_sensible_denies() -> None:
     callback = Callback(lambda question: 1 / 0)  # type: ignore[arg-type,return-value]
-    with Desk(callback) as desk:
+    with Approvals(callback) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
     assert isinstance(callback.failure, ZeroDivisionError)
-    with Desk(Callback(lambda question: True)) as desk:  # type: ignore[arg-type,return-value]
+    with Approvals(Callback(lambda question: True)) as desk:  # type: ignore[arg-type,return-value]
         assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
 
 
@@ -110,7 +110,7 @@ def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
             assert asyncio.get_running_loop() is here
             return Verdict.ONCE
 
-        with Desk(Callback(decide, loop=here)) as desk:
+        with Approvals(Callback(decide, loop=here)) as desk:
             return await desk.ask(tool())
 
     assert asyncio.run(asked()) == (Verdict.ONCE, "callback")
@@ -118,7 +118,9 @@ def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
 
 def test_no_answer_in_time_is_a_no_and_takes_the_question_back() -> None:
     never = threading.Event()
-    with Desk(Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)) as desk:
+    with Approvals(
+        Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)
+    ) as desk:
         assert answers(desk, tool(timeout_s=0.01)) == [(Verdict.DENY, TIMEOUT)]
         never.set()
 
@@ -142,7 +144,7 @@ def test_a_cancelled_caller_withdraws_its_question() -> None:
     watching = Watching()
 
     async def asked() -> None:
-        with Desk(watching) as desk:
+        with Approvals(watching) as desk:
             asking = asyncio.create_task(desk.ask(tool()))
             await asyncio.to_thread(watching.came.wait)
             asking.cancel()
@@ -157,7 +159,7 @@ def test_closing_denies_what_is_open() -> None:
     watching = Watching()
 
     async def asked() -> tuple[Verdict, str]:
-        with Desk(watching) as desk:
+        with Approvals(watching) as desk:
             asking = asyncio.create_task(desk.ask(tool()))
             await asyncio.to_thread(watching.came.wait)
         return await asking
@@ -170,7 +172,7 @@ def test_many_at_once_get_each_their_own_answer() -> None:
         def decide(question: ToolQuestion) -> Verdict:
             return Verdict.ONCE if int(question.subject[1]) % 2 else Verdict.DENY
 
-        with Desk(Callback(decide)) as desk:
+        with Approvals(Callback(decide)) as desk:
             return await asyncio.gather(
                 *(desk.ask(tool(subject=("n", str(n)))) for n in range(200))
             )
@@ -183,7 +185,7 @@ def test_many_at_once_get_each_their_own_answer() -> None:
 def test_what_would_be_executed_is_shown_whatever_stands_around_it() -> None:
     decide = Recorded(lambda question: Verdict.DENY)
     key = ("BEGIN RSA PRIVATE KEY", "END RSA PRIVATE KEY")
-    with Desk(Callback(decide)) as desk:
+    with Approvals(Callback(decide)) as desk:
         answers(
             desk,
             tool(lines=(f": '-----{key[0]}-----'; evil; : '-----{key[1]}-----'",)),
@@ -207,7 +209,7 @@ def test_what_is_shown_holds_no_secret_and_what_is_remembered_is_exact() -> None
         diff=f"+password: {hidden}",
         reason=hidden,
     )
-    with Desk(Callback(decide), redactor=Redactor([hidden])) as desk:
+    with Approvals(Callback(decide), redactor=Redactor([hidden])) as desk:
         answers(desk, question)
     (seen,) = decide.seen
     assert hidden not in str((seen.lines, seen.diff, seen.reason))
@@ -218,7 +220,7 @@ def test_what_is_shown_holds_no_secret_and_what_is_remembered_is_exact() -> None
 
 def test_what_was_answered_for_good_is_not_asked_and_nothing_else_is_covered(world: World) -> None:
     keep(tool_for(tool(), world.origin), world.origin)
-    with Desk(DenyAll(), origin=world.origin) as desk:
+    with Approvals(DenyAll(), origin=world.origin) as desk:
         assert answers(desk, tool()) == [(Verdict.SESSION, ALWAYS)]
         others = [
             tool(subject=("git", "status", ";", "rm")),
@@ -228,7 +230,7 @@ def test_what_was_answered_for_good_is_not_asked_and_nothing_else_is_covered(wor
         ]
         assert answers(desk, *others) == [(Verdict.DENY, "deny-all")] * 4
     world.user("approved.toml", "nonsense")
-    with Desk(DenyAll(), origin=world.origin) as desk:
+    with Approvals(DenyAll(), origin=world.origin) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, "deny-all")]
 
 
@@ -254,7 +256,7 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
         other = threading.Thread(target=Callback(decide).serve, args=(SocketInbox(theirs),))
         other.start()
         asked = tool(lines=("a\nb", "\udcff"), diff="+x\n-y", rule=None)
-        with Desk(Forwarding(ours)) as desk:
+        with Approvals(Forwarding(ours)) as desk:
             others = [
                 tool(tool="write_file", subject=("/w/x",)),
                 tool(cwd="/v", lines=("x" * 70_000,)),
@@ -282,7 +284,7 @@ def test_a_diff_that_is_too_long_is_cut_and_says_so() -> None:
 
 
 def test_the_end_of_the_other_process_denies() -> None:
-    with connected() as (core, inbox), Desk(Forwarding(core.line)) as desk:
+    with connected() as (core, inbox), Approvals(Forwarding(core.line)) as desk:
         core.line.settimeout(None)
 
         def hang_up() -> None:
@@ -298,15 +300,15 @@ def test_the_end_of_the_other_process_denies() -> None:
 def test_without_a_forwarded_approver_everything_is_denied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("paddock.approve.server_socket.place", lambda uid: str(tmp_path))
-    with Desk(Server()) as desk:
+    monkeypatch.setattr("paddock.approve.server_socket.server_dir", lambda uid: str(tmp_path))
+    with Approvals(Server()) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
         assert isinstance(desk.failure, FileNotFoundError)
     script = (
         "import asyncio; from paddock.approve import ToolQuestion; "
-        "from paddock.approve.approvals import Desk;"
+        "from paddock.approve.approvals import Approvals;"
         "from paddock.approve.forwarded import AtTerminal\n"
-        "with Desk(AtTerminal()) as desk:\n"
+        "with Approvals(AtTerminal()) as desk:\n"
         "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', "
         "rule=None, reason=None)\n"
         "    print(asyncio.run(desk.ask(question)))"

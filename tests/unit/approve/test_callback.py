@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from paddock.approve.callback import MAX_PARALLEL_CALLS, Callback
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Question, Verdict
+from paddock.approve.questions import Question, Verdict
 from tests.support.waiting import wait_for
 from tests.unit.approve.questions import Core, connected, question
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.approve.model import Verdict
+from paddock.approve.questions import Verdict
 from tests.unit.approve.questions import connected, question
 
 

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from paddock.approve import messages
-from paddock.approve.messages import Answered, Withdrawn
-from paddock.approve.model import Caller, HostQuestion, Parent, Question, Verdict
+from paddock.approve.messages import AnswerMessage, WithdrawMessage
+from paddock.approve.questions import Caller, HostQuestion, Parent, Question, Verdict
 from paddock.errors import CoreError
 from tests.unit.approve.questions import asked, question, tool
 
@@ -55,7 +55,7 @@ def test_questions_and_withdrawals_are_understood() -> None:
     )
     assert isinstance(unknown, HostQuestion)
     assert (unknown.process, unknown.scope) == (None, ("a.example", 22))
-    assert last == Withdrawn(7)
+    assert last == WithdrawMessage(7)
     assert json.loads(json.dumps(asked(first))) == EXAMPLES["to_companion"][0]
 
 
@@ -79,7 +79,7 @@ def test_answers_are_said_as_the_examples_have_them() -> None:
     for message in EXAMPLES["to_core"]:
         said = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
         assert json.loads(said) == message
-        assert messages.read_answer(said) == Answered(
+        assert messages.read_answer(said) == AnswerMessage(
             message["answer"], Verdict(message["verdict"]), message["by"]
         )
         assert said.isascii()
@@ -109,4 +109,4 @@ def test_nothing_but_a_message_is_understood() -> None:
             read = messages.read(bytes(mutated))
         except CoreError:
             continue
-        assert isinstance(read, Question | HostQuestion | Withdrawn)
+        assert isinstance(read, Question | HostQuestion | WithdrawMessage)

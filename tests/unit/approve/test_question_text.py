@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from paddock.approve.model import Parent
 from paddock.approve.question_text import _width, changed, command, quoted, shown
+from paddock.approve.questions import Parent
 from paddock.text.printable import printable
 from tests.unit.approve.questions import host_question, question, tool
 

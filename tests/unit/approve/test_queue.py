@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from paddock.approve.model import Verdict
-from paddock.approve.queue import Pending, Queue, Settled
+from paddock.approve.questions import Verdict
+from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from tests.support.waiting import wait_for
 from tests.unit.approve.questions import Core, connected, question
 
@@ -28,7 +28,7 @@ def served(queue: Queue, asker: str = "") -> Iterator[Core]:
             thread.join()
 
 
-def pending(queue: Queue, count: int) -> list[Pending]:
+def pending(queue: Queue, count: int) -> list[PendingQuestion]:
     return wait_for(
         lambda: found if len(found := queue.pending()) == count else None, f"{count} wait"
     )
@@ -105,12 +105,12 @@ def test_changes_are_told_as_they_happen() -> None:
         with queue.changes() as changes, served(queue) as core:
             core.ask(question())
             asked = await asyncio.wait_for(anext(changes), 10)
-            assert isinstance(asked, Pending)
+            assert isinstance(asked, PendingQuestion)
             assert asked in queue.pending()
             assert queue.answer(asked.id, Verdict.ONCE, "me")
             settled = await asyncio.wait_for(anext(changes), 10)
             assert settled == queue.history()[-1]
-            assert isinstance(settled, Settled)
+            assert isinstance(settled, SettledQuestion)
             assert changes.all_at_once() == []
 
     asyncio.run(watched())

@@ -10,7 +10,7 @@ import pytest
 from paddock.approve.remember_answer import MAX_FILE_BYTES, approval_for, keep, rule_for, written
 from paddock.errors import PolicyError
 from paddock.policy.model import Action
-from paddock.policy.trust.approved import load_approved, place
+from paddock.policy.trust.approved import approved_path, load_approved
 from tests.unit.approve.questions import host_question, question
 from tests.unit.policy.world import World
 
@@ -30,8 +30,8 @@ def test_what_is_kept_is_read_again_and_kept_once(world: World) -> None:
         keep(rule_for(question(argv=argv), world.origin), world.origin)
     rules = load_approved(world.origin).rules
     assert [rule.id for rule in rules] == ["git-1", "git-2"]
-    assert str(rules[1].source) == f"{place(world.origin)}:8"
-    file = os.stat(place(world.origin))
+    assert str(rules[1].source) == f"{approved_path(world.origin)}:8"
+    file = os.stat(approved_path(world.origin))
     assert stat.S_IMODE(file.st_mode) == 0o600
     assert os.listdir(world.config) == ["approved.toml"]
 
@@ -76,7 +76,7 @@ def test_what_a_person_wrote_stays(world: World) -> None:
 def test_what_no_rule_can_say_exactly_is_not_kept(world: World, changed: dict[str, object]) -> None:
     with pytest.raises(PolicyError):
         rule_for(question(**changed), world.origin)
-    assert not os.path.exists(place(world.origin))
+    assert not os.path.exists(approved_path(world.origin))
 
 
 def test_dollars_and_quotes_are_letters(world: World) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from paddock.cli.options import Parser, add_policy_options, request_of
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import ungrouped
+from paddock.plan.plan import ungrouped
 from paddock.policy.model import Tier
 from paddock.policy.render import FLAGS_NOTE, to_toml
 from tests.unit.plan.worlds import FULL, HOST

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from paddock import Action, ToolCall, ToolPolicy, Tools, UsageError
+from paddock.executors.background_shells import Shells, ShellStatus
 from paddock.executors.interface import KILL, TERM, CommandLine, Failure, Input, NotStarted, Size
 from paddock.executors.run import Outcome, run
-from paddock.executors.shells import Shells, ShellStatus
 
 
 class Child:

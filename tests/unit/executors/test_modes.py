@@ -18,7 +18,7 @@ from paddock.executors.asyncio_process import PlainExecutor
 from paddock.executors.container import ContainerExecutor
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import CommandExecutor
-from paddock.executors.modes import HOLDS, LocalSandbox, executor_for, resolve_mode
+from paddock.executors.modes import GUARANTEES, LocalSandbox, executor_for, resolve_mode
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.windows import WindowsExecutor
@@ -97,9 +97,9 @@ def test_every_place_is_what_its_row_says() -> None:
         Mode.WSL: WslExecutor,
         Mode.SSH: SshExecutor,
     }
-    assert {*places, Mode.LINUX, Mode.WINDOWS, Mode.CONTAINER} == set(HOLDS)
+    assert {*places, Mode.LINUX, Mode.WINDOWS, Mode.CONTAINER} == set(GUARANTEES)
     for mode, kind in places.items():
-        assert HOLDS[mode].forced_ask is not kind.confines_writes
+        assert GUARANTEES[mode].forced_ask is not kind.confines_writes
     for measured in (SandboxExecutor, WindowsExecutor, ContainerExecutor):
         assert isinstance(measured.confines_writes, property)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock import Outcome, SshExecutor
-from paddock.executors.remote_client import ClientProcess, new_last_word
+from paddock.executors.remote_client import ClientProcess, new_exit_marker
 from paddock.executors.run import Result, run
 
 # Stands for ssh and for the other machine: the master waits, a check succeeds, and a line runs
@@ -77,7 +77,7 @@ class _Client:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_the_last_word_is_taken_out_wherever_it_is_cut(size: int) -> None:
     async def scene() -> tuple[int, bytes]:
-        word = new_last_word().encode()
+        word = new_exit_marker().encode()
         said = b"a\0" + word[:9] + b"b" + word + b"x\n" + word + b"1234\n" + word + b"42\nrest"
         stderr = asyncio.StreamReader()
         process = ClientProcess(_Client(stderr), lambda number: asyncio.sleep(0), word)

@@ -27,7 +27,7 @@ from paddock.executors.win32 import (
     job_limits,
 )
 from paddock.executors.windows import WindowsExecutor
-from paddock.testing.executor import CHECKS, Place, perform
+from paddock.testing.executor import CHECKS, ExecutorUnderTest, perform
 from tests.support.features import need, need_program
 from tests.support.win32 import FakeWindows
 
@@ -214,10 +214,10 @@ def test_the_environment_is_made_and_not_taken_over(
 
 
 @asynccontextmanager
-async def _place(machine: Machine) -> AsyncIterator[Place]:
+async def _place(machine: Machine) -> AsyncIterator[ExecutorUnderTest]:
     executor = machine.executor(max_processes=1000)
     try:
-        yield Place(
+        yield ExecutorUnderTest(
             executor=executor,
             workspace=machine.workspace,
             inside=str(machine.workspace),
@@ -229,7 +229,7 @@ async def _place(machine: Machine) -> AsyncIterator[Place]:
 
 def test_it_keeps_the_contract(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """All of it but for signals, which Windows does not have."""
-    names = [name for name in CHECKS if name != "death by a signal is no success"]
+    names = [name for name in CHECKS if name != "death by a signal is not success"]
     assert len(names) == len(CHECKS) - 1
     held = asyncio.run(perform(lambda: _place(machine), names))
     told = capsys.readouterr().out
@@ -243,7 +243,7 @@ for name in ("fcntl", "termios", "pwd", "grp", "resource"):
     sys.modules[name] = None
 for name in ("SIGKILL", "SIGSTOP", "SIGHUP"):
     delattr(signal, name)
-import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, \
+import paddock.executors.wsl, paddock.executors.distro, paddock.executors.background_shells, \
 paddock.executors.windows
 print("imported")
 """

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from paddock.explain.file_rules import Judge, Judgement, Operation
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan import compile_plan
-from paddock.plan.model import Plan
+from paddock.plan.plan import Plan
 from paddock.policy.model import Access, Sourced, Switch
 from tests.unit.plan.worlds import FULL, HOST, builtin, deny, files, grant, policy, source
 

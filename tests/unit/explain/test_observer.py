@@ -12,7 +12,7 @@ import pytest
 
 from paddock.errors import CoreError
 from paddock.explain.file_rules import Judge
-from paddock.explain.observer import Observed, read, refusal, serve
+from paddock.explain.observer import ObservedCall, read, refusal, serve
 from paddock.explain.read_plan import plan_of
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
@@ -66,7 +66,7 @@ def test_only_what_the_fence_itself_refuses_is_told(
 ) -> None:
     told = refusal(
         judge,
-        Observed(op=op, create=create, path=f"{tmp_path}/{name}", program="/p"),
+        ObservedCall(op=op, create=create, path=f"{tmp_path}/{name}", program="/p"),
         home="/home/ada",
     )
     wanted = expected and (expected[0], expected[1] and expected[1].format(tmp_path))
@@ -77,7 +77,7 @@ def test_no_hint_opens_the_whole_home(judge: Judge, tmp_path: Path) -> None:
     for home in (tmp_path / "shut", tmp_path / "shut" / "ada"):
         told = refusal(
             judge,
-            Observed(op="make", create=False, path=f"{tmp_path}/shut/x", program="/p"),
+            ObservedCall(op="make", create=False, path=f"{tmp_path}/shut/x", program="/p"),
             home=str(home),
         )
         assert told
@@ -87,14 +87,16 @@ def test_no_hint_opens_the_whole_home(judge: Judge, tmp_path: Path) -> None:
 def test_names_of_descriptors_are_the_callers_own(judge: Judge) -> None:
     for path in ("/proc/self/fd/3", "/dev/fd/3", "/dev/stdin"):
         assert (
-            refusal(judge, Observed(op="write", create=False, path=path, program="/p"), home="/h")
+            refusal(
+                judge, ObservedCall(op="write", create=False, path=path, program="/p"), home="/h"
+            )
             is None
         )
 
 
 def test_the_messages_are_those_of_the_examples(judge: Judge, tmp_path: Path) -> None:
     first, second = [read(json.dumps(one).encode()) for one in EXAMPLES["to_observer"]]
-    assert first == Observed(
+    assert first == ObservedCall(
         op="read", create=False, path="/home/ada/.ssh/id_rsa", program="/usr/bin/cat"
     )
     assert second.path == "/w/café/\udcff"
@@ -129,7 +131,7 @@ def test_nothing_but_a_message_is_understood() -> None:
         for _ in range(dice.randrange(1, 5)):
             mutated[dice.randrange(len(mutated))] = dice.randrange(256)
         try:
-            assert isinstance(read(bytes(mutated)), Observed)
+            assert isinstance(read(bytes(mutated)), ObservedCall)
         except CoreError:
             continue
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.explain.unlistable import lost_as_held, lost_as_written
+from paddock.explain.unlistable import lost_in_plan, lost_in_policy
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
 from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
@@ -15,7 +15,7 @@ from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
 @pytest.mark.parametrize("access", [Access.READ, Access.ALLOW])
 def test_the_line_names_the_deny_and_every_directory(access: Access) -> None:
     asked = files(grant(access, "/srv/**", line=2), denies=(deny("/srv/a/key", line=7),))
-    assert list(lost_as_written(asked)) == [
+    assert list(lost_in_policy(asked)) == [
         "p.toml:2: /srv/a/key (p.toml:7) stays closed inside /srv; so /srv, "
         "/srv/a can not be listed "
         "in the landlock tier"
@@ -29,7 +29,7 @@ def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     )
     plan = compile_plan(policy(asked), HOST)
     assert plan.files
-    assert list(lost_as_held(plan.files)) == [
+    assert list(lost_in_plan(plan.files)) == [
         "p.toml:2: /srv/a stays closed inside /srv; so /srv can not be listed"
     ]
     warned = [notice.text for notice in plan.notices if notice.text.startswith("p.toml:3: ")]
@@ -42,7 +42,7 @@ def test_a_grant_that_came_to_nothing_has_lost_nothing() -> None:
         policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), HOST
     )
     assert plan.files
-    assert list(lost_as_held(plan.files, absent=["/srv"])) == []
+    assert list(lost_in_plan(plan.files, absent=["/srv"])) == []
 
 
 def test_masks_take_no_listing_away() -> None:
@@ -50,12 +50,12 @@ def test_masks_take_no_listing_away() -> None:
         policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), FULL
     )
     assert plan.files
-    assert list(lost_as_held(plan.files)) == []
+    assert list(lost_in_plan(plan.files)) == []
 
 
 def test_many_closed_places_are_counted() -> None:
     denied = tuple(deny(f"/srv/{name}/**") for name in "abcde")
-    (line,) = lost_as_written(files(grant(Access.READ, "/srv/**"), denies=denied))
+    (line,) = lost_in_policy(files(grant(Access.READ, "/srv/**"), denies=denied))
     assert "/srv/c (p.toml:9) and 2 more stays closed" in line
 
 
@@ -63,11 +63,9 @@ def test_many_closed_places_are_counted() -> None:
     "pattern", ["/srv/**", "/srv-other/key", "/opt/key", "**/.env", "/srv/*/key"]
 )
 def test_a_deny_that_carves_nothing_takes_no_listing(pattern: str) -> None:
-    assert (
-        list(lost_as_written(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
-    )
+    assert list(lost_in_policy(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
 
 
 @pytest.mark.parametrize("access", [Access.WRITE, Access.EXEC])
 def test_what_could_not_be_listed_before_has_lost_nothing(access: Access) -> None:
-    assert list(lost_as_written(files(grant(access, "/srv/**"), denies=(deny("/srv/a/**"),)))) == []
+    assert list(lost_in_policy(files(grant(access, "/srv/**"), denies=(deny("/srv/a/**"),)))) == []

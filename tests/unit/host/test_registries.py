@@ -11,9 +11,9 @@ import pytest
 
 from paddock.cli import trust as trust_command
 from paddock.errors import PolicyError
-from paddock.host.registries import Registry, discover, looked_at, named_in
+from paddock.host.registries import Registry, discover, named_in, registry_snapshot
 from paddock.policy import Origin
-from paddock.policy.trust.trusted_list import Trusted
+from paddock.policy.trust.trusted_list import TrustedList
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import Tree, follow
 from tests.unit.policy.world import World
@@ -29,7 +29,9 @@ def bare_machine(world: World) -> None:
 def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
     trees = tuple(Tree(path=path) for path in (str(world.work), *reach))
     reachable = WritableHistory(trees=trees)
-    return discover([group], world.origin, reachable, looked_at(), etc=str(world.system))[group]
+    return discover([group], world.origin, reachable, registry_snapshot(), etc=str(world.system))[
+        group
+    ]
 
 
 def hosts(world: World, group: str) -> list[str]:
@@ -192,19 +194,19 @@ def test_a_writable_policy_counts_only_once_a_person_agreed(
     lock = world.write(world.work / name, text)
     before = found(world, group)
     assert "lock.example" not in {one.value.host for one in before.hosts}
-    assert [str(one.source) for one in before.doubted] == [f"{lock}:{line}"]
+    assert [str(one.source) for one in before.untrusted] == [f"{lock}:{line}"]
     assert [str(one.value) for one in named_in(str(lock)) or ()] == ["lock.example"]
     agree(world, lock, monkeypatch)
     after = found(world, group)
     assert f"{lock}:{line}" in [str(one.source) for one in after.hosts]
-    assert after.doubted == ()
+    assert after.untrusted == ()
 
 
 def agree(world: World, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`paddock trust FILE`, as this person."""
     monkeypatch.setattr(Origin, "of_process", classmethod(lambda cls: world.origin))
     assert trust_command.execute([str(path)]) == 0
-    world.trusted = Trusted.read(world.origin.state_dir, world.origin.uid)
+    world.trusted = TrustedList.read(world.origin.state_dir, world.origin.uid)
 
 
 def test_a_host_that_is_added_later_has_to_be_agreed_to_again(
@@ -215,7 +217,7 @@ def test_a_host_that_is_added_later_has_to_be_agreed_to_again(
     world.write(lock, '  resolved "https://a.example/y"\n  resolved "https://evil.example/x"\n')
     registry = found(world, "npm")
     assert [str(one.value) for one in registry.hosts] == ["a.example"]
-    assert [str(one.value) for one in registry.doubted] == ["evil.example"]
+    assert [str(one.value) for one in registry.untrusted] == ["evil.example"]
 
 
 def test_an_agreement_is_for_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +242,7 @@ def test_a_link_into_the_workspace_is_the_workspaces(world: World) -> None:
     (world.home / ".npmrc").symlink_to(planted)
     assert follow(str(world.home / ".npmrc")).end.path == str(planted)
     registry = found(world, "npm")
-    assert (registry.hosts, len(registry.doubted)) == ((), 1)
+    assert (registry.hosts, len(registry.untrusted)) == ((), 1)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ def test_an_invalid_or_unreachable_host_is_not_found(world: World, text: str) ->
 
 def test_all_that_was_looked_at_is_told_so_that_a_plan_ends_with_it(world: World) -> None:
     world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
-    looked = looked_at()
+    looked = registry_snapshot()
     discover(["npm", "debian"], world.origin, WritableHistory(), looked, etc=str(world.system))
     assert looked.files[str(world.home / ".npmrc")] is not None
     for absent in (

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.host.git import trusted_paths
 from paddock.host.git.worktree_links import remember
-from paddock.host.surroundings import Terrain, survey
+from paddock.host.surroundings import Terrain, scan_surroundings
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
 from paddock.policy.trust.writable_history import WritableHistory
@@ -35,10 +35,10 @@ def surveyed(
     origin: Origin = replace(
         world.origin,
         cwd=str(cwd or world.work),
-        reach=WritableHistory(trees=tuple(Tree(path=str(path)) for path in reach)),
+        writable_history=WritableHistory(trees=tuple(Tree(path=str(path)) for path in reach)),
     )
     flags = tuple(GrantFlag(access=Access.ALLOW, pattern=str(path), flag="-a") for path in allow)
-    return survey(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)
+    return scan_surroundings(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)
 
 
 def paths(terrain: Terrain) -> set[str]:
@@ -47,7 +47,7 @@ def paths(terrain: Terrain) -> set[str]:
 
 def test_a_bare_workspace_has_no_terrain(world: World) -> None:
     terrain = surveyed(world)
-    assert (terrain.openings, terrain.trusted, terrain.remarks, dict(terrain.leads)) == (
+    assert (terrain.openings, terrain.trusted, terrain.remarks, dict(terrain.resolved_paths)) == (
         (),
         (),
         (),
@@ -134,7 +134,9 @@ def test_a_link_counts_by_where_it_leads_too(world: World) -> None:
     (world.work / ".git" / "config").write_text("[core]\nhooksPath = hooks\n")
     assert paths(surveyed(world)) == {f"{world.work}/hooks", f"{world.work}/real"}
     (world.root / "alias").symlink_to(world.work)
-    assert surveyed(world, world.root / "alias").leads == {f"{world.root}/alias": str(world.work)}
+    assert surveyed(world, world.root / "alias").resolved_paths == {
+        f"{world.root}/alias": str(world.work)
+    }
 
 
 def test_the_search_path_matters_where_the_home_can_be_written(world: World) -> None:

@@ -16,7 +16,7 @@ from paddock.http.message import (
     Malformed,
     Reader,
     RequestHead,
-    Unsayable,
+    UnwritableMessage,
     Writer,
     answer_bytes,
     answer_extent,
@@ -252,9 +252,9 @@ def test_nothing_is_written_that_would_be_read_as_something_else(
         b"GET / HTTP/1.1\r\nx: a\tb \xff\r\n\r\n",
         0,
     )
-    with pytest.raises(Unsayable):
+    with pytest.raises(UnwritableMessage):
         request_bytes(method, target, headers)
-    with pytest.raises(Unsayable):
+    with pytest.raises(UnwritableMessage):
         answer_bytes(Answer(200, b"a\r\nb", []), "GET", modern=True, last=False)
 
 
@@ -262,12 +262,12 @@ def test_a_body_is_as_long_as_was_announced() -> None:
     writer = Writer()
     writer.begin(3)
     assert writer.body(b"ab") == b"ab"
-    with pytest.raises(Unsayable):
+    with pytest.raises(UnwritableMessage):
         writer.end()
-    with pytest.raises(Unsayable):
+    with pytest.raises(UnwritableMessage):
         writer.body(b"cd")
     assert (writer.body(b"c"), writer.end(), writer.whole) == (b"c", b"", True)
-    with pytest.raises(Unsayable):
+    with pytest.raises(UnwritableMessage):
         writer.body(b"d")
 
 

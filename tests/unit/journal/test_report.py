@@ -79,7 +79,7 @@ def everything(**changed: Any) -> list[Any]:
 
 
 def test_it_tells_what_was_asked_allowed_and_denied() -> None:
-    page = Page(report(everything(), chain=SOUND, what="today"))
+    page = Page(report(everything(), chain=SOUND, description="today"))
     for words in (
         "The chain of the journal is whole: 3 events.",
         "git x",
@@ -105,7 +105,9 @@ def test_it_tells_what_was_asked_allowed_and_denied() -> None:
 
 def test_nothing_an_event_says_is_markup_or_steers() -> None:
     text = report(
-        everything(text=EVIL), chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)), what=EVIL
+        everything(text=EVIL),
+        chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)),
+        description=EVIL,
     )
     page = Page(text)
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
@@ -137,7 +139,9 @@ def test_what_is_missing_is_said_first() -> None:
     lost = event("journal.lost", count=12, reason="ENOSPC")
     page = Page(
         report(
-            [lost], chain=ChainReport(events=1, first_seq=1, problems=(), losses=losses), what="x"
+            [lost],
+            chain=ChainReport(events=1, first_seq=1, problems=(), losses=losses),
+            description="x",
         )
     )
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
@@ -146,7 +150,9 @@ def test_what_is_missing_is_said_first() -> None:
     assert "12 events are missing: ENOSPC" in page.words
     both = Page(
         report(
-            [], chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses), what="x"
+            [],
+            chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses),
+            description="x",
         )
     ).words
     assert "has been altered" in both
@@ -158,13 +164,18 @@ def test_an_altered_journal_is_said_first() -> None:
     problems = tuple(f"2026-11-16.jsonl:{n}: changed" for n in range(30))
     words = Page(
         report(
-            [], chain=ChainReport(events=1, first_seq=1, problems=problems), what="x", unreadable=2
+            [],
+            chain=ChainReport(events=1, first_seq=1, problems=problems),
+            description="x",
+            unreadable=2,
         )
     ).words
     assert "The journal has been altered" in words
     assert "and 10 more" in words
     assert "2 lines of the journal are no events" in words
-    assert "could not be verified: no head" in Page(report([], chain="no head", what="x")).words
+    assert (
+        "could not be verified: no head" in Page(report([], chain="no head", description="x")).words
+    )
 
 
 def test_secrets_are_left_out() -> None:
@@ -176,7 +187,7 @@ def test_secrets_are_left_out() -> None:
             action="allow",
         )
     ]
-    text = report(known, chain=SOUND, what="x")
+    text = report(known, chain=SOUND, description="x")
     assert "hunter2" not in text
     assert "pw123456" not in text
 
@@ -186,7 +197,7 @@ def test_many_events_stay_a_page() -> None:
         event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny")
         for n in range(MAX_TABLE_ROWS + 200)
     ]
-    text = report(many, chain=SOUND, what="x")
+    text = report(many, chain=SOUND, description="x")
     assert len(text) < 4_000_000
     assert "200 earlier ones are left out" in text
 
@@ -209,4 +220,4 @@ def test_odd_fields_are_no_error() -> None:
             "tool",
             "limit.exceeded",
         )
-        report([event(name, **fields) for name in names], chain=SOUND, what="x")
+        report([event(name, **fields) for name in names], chain=SOUND, description="x")

@@ -13,7 +13,7 @@ from paddock.launch import prepare as module
 from paddock.launch.prepare import MAX_ROUNDS, Prepared, prepare
 from paddock.plan import compile_plan
 from paddock.policy import Request
-from paddock.policy.trust.journal_history import Journals
+from paddock.policy.trust.journal_history import JournalHistory
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 from tests.unit.policy.world import World
@@ -55,7 +55,7 @@ def prepared(world: World, text: str = POLICY, *, to_run: bool = True) -> Prepar
 
 
 def reached(found: Prepared) -> list[str]:
-    return [tree.path for tree in found.host.reached]
+    return [tree.path for tree in found.host.previously_writable]
 
 
 def test_nothing_is_recorded_unless_it_is_to_run(
@@ -75,8 +75,8 @@ def test_a_plan_is_compiled_once_where_nothing_changes(
     compiled.append(count.append)
     found = prepared(world)
     assert count == [0]
-    assert WritableHistory.read(world.origin.state_dir) == found.reach
-    assert found.reach.trees == found.host.reached
+    assert WritableHistory.read(world.origin.state_dir) == found.writable_history
+    assert found.writable_history.trees == found.host.previously_writable
 
 
 def test_a_record_of_a_concurrent_run_is_in_the_plan(
@@ -91,23 +91,28 @@ def test_a_record_of_a_concurrent_run_is_in_the_plan(
         if number == 0:
             WritableHistory.record(state, [follow(str(other))])
         if number == 1:
-            Journals.record(state, [str(other)])
+            JournalHistory.record(state, [str(other)])
 
     compiled.append(meanwhile)
     found = prepared(world)
     assert count == [0, 1, 2]
     assert {str(other), str(world.work)} <= set(reached(found))
     assert found.host.journals == (str(other),)
-    assert (found.reach, found.journals) == (WritableHistory.read(state), Journals.read(state))
+    assert (found.writable_history, found.journals) == (
+        WritableHistory.read(state),
+        JournalHistory.read(state),
+    )
 
 
 def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None:
     found = prepared(world, MAKING)
     made = world.work / "out"
     assert made.is_dir()
-    inodes = {tree.path: tree.identity.inode for tree in found.reach.trees if tree.identity}
+    inodes = {
+        tree.path: tree.identity.inode for tree in found.writable_history.trees if tree.identity
+    }
     assert inodes[str(made)] == made.stat().st_ino
-    assert found.reach.trees == found.host.reached
+    assert found.writable_history.trees == found.host.previously_writable
 
 
 def test_lists_that_never_come_to_rest_refuse_the_run(

@@ -9,7 +9,7 @@ import pytest
 
 from paddock.launch.redundant_grants import without_covered
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import PathGrant
+from paddock.plan.plan import PathGrant
 from paddock.policy.model import Access
 from tests.unit.plan.worlds import HOST, files, grant
 from tests.unit.plan.worlds import policy as world_policy

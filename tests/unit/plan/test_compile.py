@@ -10,9 +10,9 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host
+from paddock.host.facts import Host
 from paddock.plan import compile_plan
-from paddock.plan.model import Level
+from paddock.plan.plan import Level
 from paddock.policy.model import (
     Access,
     Action,

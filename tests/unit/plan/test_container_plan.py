@@ -12,7 +12,7 @@ import pytest
 
 from paddock.errors import HostError, PolicyError
 from paddock.plan.container_plan import compile_container
-from paddock.plan.model import Container, Plan
+from paddock.plan.plan import Container, Plan
 from paddock.policy.model import (
     Access,
     Action,

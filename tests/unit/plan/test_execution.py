@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Level
+from paddock.plan.plan import Level
 from paddock.policy.model import Access, Grant, Sourced
 
 from .worlds import FULL, HOST, files, grant, policy, source

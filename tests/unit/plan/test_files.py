@@ -8,8 +8,8 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Level, PathGrant
 from paddock.plan.paths import carved_directories, within
+from paddock.plan.plan import Level, PathGrant
 from paddock.policy.model import Access, Audit, Sourced, Widen
 
 from .worlds import HOST, deny, files, grant, policy, source

@@ -10,7 +10,7 @@ from paddock.errors import PolicyError
 from paddock.host.git.linked_worktree import Opening
 from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Files, Level
+from paddock.plan.plan import Files, Level
 from paddock.policy.model import Access, Audit, Sourced
 
 from .worlds import FULL, deny, files, grant, policy, source

@@ -11,7 +11,7 @@ import pytest
 
 from paddock.errors import HostError, PolicyError
 from paddock.plan import compile_plan
-from paddock.plan.model import Gate, GateMatch, GateRule, Level
+from paddock.plan.plan import Gate, GateMatch, GateRule, Level
 from paddock.policy.model import Access, Action, Match, Meta, Rule, Sourced, Switch, Syscalls
 
 from .worlds import FULL, HOST, files, grant, policy, source

@@ -9,7 +9,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.host.accounts import Account, Accounts, IdSpan
 from paddock.plan.identity import IDS, SHIFTED_FIRST, IdMaps, identity_of
-from paddock.plan.model import IdRange, Mappers
+from paddock.plan.plan import IdRange, Mappers
 
 ALONE = Accounts(
     service=Account(name="web", uid=33, gid=34, home="/var/www"),

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.host.surroundings import Terrain, TrustedPath
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Files, Level
+from paddock.plan.plan import Files, Level
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem, Grant, PolicyFile, Sourced
 from paddock.policy.protected import protected
@@ -76,7 +76,7 @@ def test_a_place_behind_a_link_counts_by_both_its_names() -> None:
     asked = files(
         grant(Access.ALLOW, "/home/ada/link/**"), denies=(builtin("**/.env", optional=True),)
     )
-    held = laid(asked, Terrain(leads={"/home/ada/link": "/data/real"}))
+    held = laid(asked, Terrain(resolved_paths={"/home/ada/link": "/data/real"}))
     assert held.denied == ("/data/real/**/.env", "/home/ada/link/**/.env")
     for top in ("/home/ada/link", "/data/real"):
         assert protects(held, f"{top}/a/.vscode")

@@ -14,7 +14,7 @@ from paddock.errors import HostError, PolicyError
 from paddock.host.registries import Registry
 from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import NetworkPlan, NetworkReach
+from paddock.plan.plan import NetworkPlan, NetworkReach
 from paddock.policy import Policy, Request
 from paddock.policy.model import Access, Action, Destination, Source, Sourced, Switch, Tier
 from tests.unit.policy.world import World
@@ -139,7 +139,7 @@ PLANTED = Sourced(
 
 def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> None:
     asked = written(world, "[network]\nallowed_hosts = ['@npm']\n")
-    found = Terrain(registries={"npm": Registry(hosts=(MIRROR,), doubted=(PLANTED,))})
+    found = Terrain(registries={"npm": Registry(hosts=(MIRROR,), untrusted=(PLANTED,))})
     plan = compile_plan(asked, FULL, found)
     assert plan.network is not None
     assert rules(plan.network)[1] == ["mirror.example:8443 .npmrc:2"]
@@ -153,7 +153,7 @@ def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> Non
         ({}, "one by one"),
         ({"npm": Registry(hosts=(), remedy="install npm")}, "install npm"),
         (
-            {"npm": Registry(hosts=(), doubted=(PLANTED,))},
+            {"npm": Registry(hosts=(), untrusted=(PLANTED,))},
             "paddock trust /home/ada/project/package-lock.json",
         ),
     ],

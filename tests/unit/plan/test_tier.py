@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from paddock.errors import HostError, PolicyError
-from paddock.host.model import Host, Usable
+from paddock.host.facts import Host, Usable
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Level
+from paddock.plan.plan import Level
 from paddock.policy.model import (
     Access,
     Environment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paddock.host.model import Host, Usable
+from paddock.host.facts import Host, Usable
 from paddock.policy.model import Access, Deny, Filesystem, Grant, Policy, Source, Sourced, Syscalls
 
 HOST = Host(
@@ -23,7 +23,7 @@ HOST = Host(
     user="ada",
     home="/home/ada",
     cwd="/home/ada/project",
-    reached=(),
+    previously_writable=(),
     journals=(),
     own_paths=(
         "/etc/paddock",

@@ -13,7 +13,7 @@ import pytest
 from paddock.explain.ask_gate import Exec, judge_exec
 from paddock.plan import compile_plan
 from paddock.plan.gate import gate_of
-from paddock.plan.model import User
+from paddock.plan.plan import User
 from paddock.policy import Policy, Request, weak_points
 from paddock.policy.formats.schema import (
     COMMAND_RULE_KEYS,

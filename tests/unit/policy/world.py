@@ -11,14 +11,14 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.trust.file_trust import trust
-from paddock.policy.trust.trusted_list import Trusted
+from paddock.policy.trust.trusted_list import TrustedList
 
 
 @dataclass
 class World:
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
-    trusted: Trusted = field(default_factory=Trusted)
+    trusted: TrustedList = field(default_factory=TrustedList)
 
     def __post_init__(self) -> None:
         for directory in (self.home, self.work, self.config, self.system):
@@ -73,7 +73,7 @@ class World:
 
     def trust(self, path: Path) -> None:
         trust(str(path), self.origin)
-        self.trusted = Trusted.read(self.origin.state_dir, os.getuid())
+        self.trusted = TrustedList.read(self.origin.state_dir, os.getuid())
 
     def load(self, request: Request | None = None) -> Policy:
         return load(request or Request(), self.origin)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock import ToolCall, ToolPolicy
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import ToolQuestion, Verdict
+from paddock.approve.questions import ToolQuestion, Verdict
 from paddock.tools.commands import CommandResult
 from paddock.tools.dispatch import Tools
 from paddock.tools.result import ToolResult

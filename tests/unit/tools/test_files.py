@@ -15,9 +15,9 @@ import pytest
 from paddock import ToolCall
 from paddock.explain.file_rules import Operation
 from paddock.text.path_walk import Identity
-from paddock.tools import place as place_module
+from paddock.tools import opened_name as place_module
 from paddock.tools.dispatch import Tools
-from paddock.tools.files import Limits
+from paddock.tools.file_tools import Limits
 from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
 from paddock.workspace import kernel
 from tests.unit.tools.calls import call, lenient
@@ -114,17 +114,19 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
 
     in_closed = ToolOutcome.OK if moved == "secret" else ToolOutcome.BLOCKED
     policy = lenient(tmp_path)
-    assert outcomes(Tools(policy, fence=fence, inside=refused)) == [
+    assert outcomes(Tools(policy, policy_denial=fence, object_denial=refused)) == [
         *[ToolOutcome.BLOCKED] * 3,
         in_closed,
         in_closed,
     ]
     assert (kept / path.removeprefix("way/")).read_text() == "secret"
     assert (kept / made.removeprefix("way/")).exists() == (moved == "secret")
-    listing = call(Tools(policy, inside=refused), "list_directory", path="kept", depth=3).content
+    listing = call(
+        Tools(policy, object_denial=refused), "list_directory", path="kept", depth=3
+    ).content
     assert isinstance(listing, Listing)
     assert listing.closed == (() if moved == "secret" else ("directory",))
-    assert outcomes(Tools(policy, fence=fence)) == [ToolOutcome.OK] * 5  # the control
+    assert outcomes(Tools(policy, policy_denial=fence)) == [ToolOutcome.OK] * 5  # the control
     assert (kept / path.removeprefix("way/")).read_text() == "x"
 
 

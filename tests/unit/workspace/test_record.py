@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import SessionError
-from paddock.workspace.model import FileVersion, Type
+from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.record import NAME, ApplyStep, Intent, Record
 
 OLD = FileVersion(type=Type.FILE, inode=1, mode=0o644, size=3, mtime_ns=5)

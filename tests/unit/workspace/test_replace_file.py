@@ -16,8 +16,8 @@ import pytest
 
 from paddock.workspace import kernel
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.change import Obstacle
 from paddock.workspace.conflicts import Selection, Terms, judge
-from paddock.workspace.model import Obstacle
 from paddock.workspace.record import NAME, Record
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.scan import scan

@@ -1,5 +1,5 @@
 //! Reads the one spelling of plans and messages: JSON without blanks, in printable ASCII
-//! (src/paddock/plan/model.py).
+//! (src/paddock/plan/plan.py).
 //!
 //! A general JSON reader checks each byte for blanks, escapes and invalid UTF-8, which took a third
 //! of a launch. Text with blanks, other characters or other numbers is not ours, and is refused.

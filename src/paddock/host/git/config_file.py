@@ -1,7 +1,7 @@
-"""The text of a git configuration file → its entries (git-config(1), "Syntax").
+"""Parses a git configuration file into its entries (git-config(1), "Syntax").
 
-Whatever a fenced command may have written into the file: the time is linear, and a text that git
-itself would refuse ends at the mistake.
+A sandboxed command may have written the file. Parsing takes linear time, and a text that git would
+refuse ends at its first error.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ _ESCAPED = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """``[section "subsection"] key = value``. Section and key in lower case, as git compares them;
-    a key without a value is a switch that is on.
+    """``[section "subsection"] key = value``. Section and key are in lower case, as git compares
+    them. A key without a value is a boolean that is on.
     """
 
     section: str
@@ -28,7 +28,7 @@ class ConfigEntry:
 
     @property
     def name(self) -> str:
-        """``section.key``, whatever the subsection is."""
+        """``section.key``, without the subsection."""
         return f"{self.section}.{self.key}"
 
 
@@ -123,7 +123,7 @@ class _ConfigReader:
 
     def _text_value(self) -> str:
         out: list[str] = []
-        kept = 0  # blanks at the end belong to the value only inside quotes
+        kept = 0  # trailing blanks belong to the value only inside quotes
         quoted = False
         while (letter := self._take()) is not None:
             if letter == "\n":

@@ -1,5 +1,5 @@
-"""The files of git, or of another program, as they are read: each by one bounded read, and
-remembered with what it was, so that a plan made from them holds only while they stay the same.
+"""Reads files of git or of another program, each by one bounded read. It records the stat facts of
+each file, so that a plan made from them is valid only while they stay the same.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from paddock.text.path_walk import follow
 
 MAX_FILE_BYTES = 1024 * 1024
 
-FileFacts = tuple[int, ...] | None  # None: nothing is there
+FileFacts = tuple[int, ...] | None  # None: the file does not exist
 
 _HINT = (
     "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
 )
 
 
-class Looked:
+class FileSnapshot:
     def __init__(
         self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT
     ) -> None:
@@ -34,20 +34,20 @@ class Looked:
 
     @property
     def files(self) -> Mapping[str, FileFacts]:
-        """By all that a change of the content would touch; absent ones too."""
+        """With every fact that changes with the content. Missing files are included."""
         return self._files
 
     @property
     def directories(self) -> Mapping[str, FileFacts]:
-        """By what they are and whose; their content changes all the time."""
+        """With their identity and owner; their content changes all the time."""
         return self._directories
 
     def at(self, path: str) -> os.stat_result | None:
-        """What lies there, no link followed; None if nothing does."""
+        """The object at the path, without following a link; None if there is none."""
         try:
             found = os.lstat(path)
         except OSError as error:
-            # Below a file, and under a name that no file can have, there is nothing either.
+            # Below a file, and under a name that no file can have, there is no object either.
             if error.errno in (errno.ENOENT, errno.ENOTDIR) or _is_too_long(path):
                 self._files[path] = None
                 return None
@@ -57,10 +57,10 @@ class Looked:
         return found
 
     def names(self, directory: str) -> list[str]:
-        """What lies in it, by whole path; none, if it is not there."""
+        """The whole paths of its entries; none if it does not exist."""
         try:
             found = sorted(os.listdir(directory))
-            self._files[directory] = facts_of(os.lstat(directory))  # a new name changes them
+            self._files[directory] = facts_of(os.lstat(directory))  # a new name changes these facts
         except (FileNotFoundError, NotADirectoryError):
             self._files[directory] = None
             return []
@@ -69,20 +69,20 @@ class Looked:
         return [os.path.join(directory, name) for name in found]
 
     def text(self, path: str) -> str | None:
-        """The content; None where there is none. Links are followed, as git follows them."""
+        """The content; None without a file. Links are followed, as git follows them."""
         found = self.at(path)
         if found is None:
             return None
         if stat.S_ISLNK(found.st_mode):
             try:
-                way = follow(path)
+                walk = follow(path)
             except PolicyError:
                 if _is_loop(path):  # git can not read it either
                     return None
                 raise
-            for link in way.links:
-                self.at(link.path)  # whoever changes it changes what is read
-            return self.text(way.end.path)
+            for link in walk.links:
+                self.at(link.path)  # a changed link changes the file that is read
+            return self.text(walk.end.path)
         if stat.S_ISDIR(found.st_mode):
             return None
         try:
@@ -112,7 +112,7 @@ class Looked:
 
 
 def _is_too_long(path: str) -> bool:
-    """PATH_MAX has its NUL; the other limit is NAME_MAX."""
+    """PATH_MAX includes the NUL; the other limit is NAME_MAX."""
     written = os.fsencode(path)
     return len(written) >= 4096 or any(len(name) > 255 for name in written.split(b"/"))
 

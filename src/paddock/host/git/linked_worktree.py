@@ -1,12 +1,13 @@
-"""A linked worktree whose main repository lies elsewhere: what git inside the fence has to be given
-of it.
+"""A linked worktree whose main repository is elsewhere: the parts of it that git needs inside the
+sandbox.
 
-The ``.git`` file says where that is, and a fenced command may have written such a file. So it opens
-nothing by itself:
+The ``.git`` file names the repository, and a sandboxed command may have written such a file. So it
+opens nothing by itself:
 
-- the repository belongs to the person, lists this very worktree, and no link is on the way to it;
-- either the ``.git`` file or the list lies where no earlier run could write, or the two were seen
-  to agree before any could (``worktree_links.py`` remembers).
+- the repository belongs to the user, lists this worktree, and its path contains no link;
+
+- either the ``.git`` file or the list is in a directory that no earlier run could write, or both
+agreed before any run could write them (``worktree_links.py`` records this).
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository
 
-# What add, commit, checkout, stash, rebase and fetch write beside the worktree's own entry. Not
-# packed-refs: git replaces it by a new file, for which it would need the directory; `git gc` and
-# `pack-refs` are for outside.
+# The files that add, commit, checkout, stash, rebase and fetch write besides the worktree's own
+# entry. Not packed-refs: git replaces it by a new file, and needs the directory for that. Run `git
+# gc` and `pack-refs` outside.
 WRITTEN = ("objects", "refs", "logs", "reftable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """What a worktree needs: ``read`` as a whole, ``write`` inside of it. ``locked`` stays
-    read-only: pointers and programs, which the patterns for ``.git`` do not reach where a
-    repository has another name.
+    """The grants of a worktree: ``read`` as a whole, ``write`` inside of it. ``locked`` stays
+    read-only: pointers and programs that the patterns for ``.git`` do not match if a repository has
+    another name.
     """
 
     top: str
@@ -37,8 +38,8 @@ class Opening:
     locked: tuple[str, ...]
 
 
-def opening_of(repository: Repository, looked: Looked, *, uid: int) -> Opening | str:
-    """What to open, or why not."""
+def opening_of(repository: Repository, snapshot: FileSnapshot, *, uid: int) -> Opening | str:
+    """The grants, or the reason why there are none."""
     entry, main = repository.git_dir, repository.common_dir
     if (
         os.path.dirname(os.path.dirname(entry)) != main
@@ -48,14 +49,14 @@ def opening_of(repository: Repository, looked: Looked, *, uid: int) -> Opening |
     for place in (main, entry):
         if os.path.realpath(place) != place:
             return f"a link is on the way to {place}"
-        found = looked.at(place)
+        found = snapshot.at(place)
         if found is None:
             return f"{place} is not there"
         if found.st_uid != uid:
             return f"{place} belongs to uid {found.st_uid}"
-    listed = looked.text(os.path.join(entry, "gitdir"))
-    door = os.path.join(os.path.realpath(repository.top), ".git")
-    if listed is None or os.path.normpath(os.path.join(entry, listed.rstrip("\r\n"))) != door:
+    listed = snapshot.text(os.path.join(entry, "gitdir"))
+    dot_git = os.path.join(os.path.realpath(repository.top), ".git")
+    if listed is None or os.path.normpath(os.path.join(entry, listed.rstrip("\r\n"))) != dot_git:
         return f"{main} does not list this worktree"
     pointers = ("commondir", "gitdir", "config.worktree", "hooks", "modules")
     return Opening(

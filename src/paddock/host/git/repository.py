@@ -1,5 +1,5 @@
-"""Where the repository of a directory lies (gitrepository-layout(5)): ``.git`` → git directory →
-common directory.
+"""Finds the repository of a directory (gitrepository-layout(5)): ``.git`` → git directory → common
+directory.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import stat
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """``git_dir`` holds HEAD and the index, ``common_dir`` the configuration, objects and refs: the
-    same place but for a linked worktree. ``elsewhere``: ``.git`` is not a directory but names one,
-    as a worktree's and a submodule's does.
+    """``git_dir`` has HEAD and the index, ``common_dir`` has the configuration, objects and refs.
+    They are the same except in a linked worktree. ``elsewhere``: ``.git`` is a file that names a
+    directory, as in a worktree or a submodule.
     """
 
     top: str
@@ -29,23 +29,23 @@ class Repository:
         return self.elsewhere and self.git_dir != self.common_dir
 
 
-def repository_of(top: str, looked: Looked) -> Repository | None:
-    """None: there is no ``.git`` here, or it names nothing."""
-    door = os.path.join(top, ".git")
-    found = looked.at(door)
+def repository_of(top: str, snapshot: FileSnapshot) -> Repository | None:
+    """None: there is no ``.git``, or it names nothing."""
+    dot_git = os.path.join(top, ".git")
+    found = snapshot.at(dot_git)
     if found is None:
         return None
     if stat.S_ISDIR(found.st_mode):
-        git_dir = door
+        git_dir = dot_git
     else:
-        text = looked.text(door)
+        text = snapshot.text(dot_git)
         if text is None:  # a link to a directory
-            git_dir = os.path.realpath(door)
+            git_dir = os.path.realpath(dot_git)
         elif text.startswith("gitdir: "):
             git_dir = _named(top, text.removeprefix("gitdir: "))
         else:
             return None
-    common = looked.text(os.path.join(git_dir, "commondir"))
+    common = snapshot.text(os.path.join(git_dir, "commondir"))
     return Repository(
         top=top,
         git_dir=git_dir,
@@ -54,14 +54,14 @@ def repository_of(top: str, looked: Looked) -> Repository | None:
     )
 
 
-def repository_around(top: str, looked: Looked) -> Repository | None:
-    """The one that git finds when it is started in a directory: there, or in the nearest one
-    above.
+def repository_around(top: str, snapshot: FileSnapshot) -> Repository | None:
+    """The repository that git finds when it starts in a directory: there, or in the nearest
+    directory above.
     """
     while True:
         try:
-            found = repository_of(top, looked)
-        except PolicyError:  # nothing can be read there, by git neither
+            found = repository_of(top, snapshot)
+        except PolicyError:  # git can not read it either
             return None
         if found is not None or top == "/":
             return found
@@ -69,5 +69,5 @@ def repository_around(top: str, looked: Looked) -> Repository | None:
 
 
 def _named(base: str, written: str) -> str:
-    """Git strips the line end and takes the rest as it is."""
+    """Git removes the line end and takes the rest literally."""
     return os.path.normpath(os.path.join(base, written.rstrip("\r\n")))

@@ -1,8 +1,8 @@
-"""What git's configuration makes git execute or obey: the files it includes, hooks, attributes,
+"""Paths that a git configuration makes git execute or obey: included files, hooks, attributes,
 drivers, helpers.
 
-Where such a file lies in a place the command may write, it is as good as a hook. Conditions of
-``includeIf`` are not judged: what may be included counts.
+If the command may write such a file, it is equal to a hook. Conditions of ``includeIf`` are not
+evaluated: every file that may be included counts.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from itertools import chain
 
 from paddock.errors import PolicyError
 from paddock.host.git.config_file import ConfigEntry, entries
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository
 from paddock.policy.git_layout import Key, key_of
 
 SYSTEM_CONFIG = "/etc/gitconfig"
 CONFIG_VARIABLES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
-MOST_FILES = 100
-MOST_LETTERS = 4096  # of a command; git's own examples have fifty
-MOST_WORDS, MOST_BASES = 64, 8
+MAX_CONFIG_FILES = 100
+MAX_COMMAND_CHARS = 4096  # of a command; git's own examples have fifty
+MAX_COMMAND_WORDS, MAX_BASE_DIRECTORIES = 64, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
-    """git obeys ``path``, because ``said`` (file and key) says so."""
+class GitTrustedPath:
+    """git obeys ``path``, because of ``source`` (file and key)."""
 
     path: str
-    said: str
+    source: str
 
 
 def trusted_by(
     repository: Repository | None,
     top: str,
     home: str,
-    looked: Looked,
+    snapshot: FileSnapshot,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Iterator[Trust]:
-    """``top``: where git would stand; relative names are meant from there. ``environ``: the
-    caller's variables, which may name further files of configuration. May name a path more than
-    once. The person's own configuration is among them: git obeys it in every repository.
+) -> Iterator[GitTrustedPath]:
+    """``top``: the directory in which git would run; relative names start there. ``environ``: the
+    caller's variables, which may name more configuration files. A path may occur more than once.
+    The user's own configuration is included, because git obeys it in every repository.
     """
     variables = environ or {}
     config_home = variables.get("XDG_CONFIG_HOME") or f"{home}/.config"
@@ -55,13 +55,15 @@ def trusted_by(
     own += [
         os.path.normpath(os.path.join(top, file)) for file in named if file and file != os.devnull
     ]
-    yield from (Trust(path=file, said=f"{file}: it is git's own configuration") for file in own)
+    yield from (
+        GitTrustedPath(path=file, source=f"{file}: it is git's own configuration") for file in own
+    )
     pending = list(own)
     if repository is not None:
         pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
     known = set(pending)
-    texts = _files_read(pending, looked)
-    for base, said, entry in chain(_of_environment(variables, top), texts):
+    texts = _files_read(pending, snapshot)
+    for base, source, entry in chain(_of_environment(variables, top), texts):
         if not entry.value:
             continue
         match key_of(entry.section, entry.key):
@@ -70,48 +72,51 @@ def trusted_by(
                 if path and path not in known:
                     known.add(path)
                     pending.append(path)
-                    if len(known) > MOST_FILES:
+                    if len(known) > MAX_CONFIG_FILES:
                         raise PolicyError(
-                            f"git's configuration includes more than {MOST_FILES} files ({said})",
+                            f"git's configuration includes more than {MAX_CONFIG_FILES} files ({source})",
                             hint="what git obeys has to be known to be protected: include fewer files",
                         )
                 if path:
-                    yield Trust(path=path, said=said)
+                    yield GitTrustedPath(path=path, source=source)
             case Key.PATH:
                 path = _expanded(entry.value, top, home)
                 if path:
-                    yield Trust(path=path, said=said)
+                    yield GitTrustedPath(path=path, source=source)
             case Key.ALIAS if not entry.value.startswith("!"):
                 pass
             case Key.PROGRAM | Key.ALIAS:
                 yield from (
-                    Trust(path=path, said=said) for path in _files_of(entry, top, home, looked)
+                    GitTrustedPath(path=path, source=source)
+                    for path in _files_of(entry, top, home, snapshot)
                 )
             case Key.WORKTREE | Key.NONE:
                 pass
 
 
 ConfigSource = tuple[str, str, ConfigEntry]
-"""The directory that a relative include is meant from, who says it, and what."""
+"""The base directory of relative includes, the source, and the entry."""
 
 
-def _files_read(pending: list[str], looked: Looked) -> Iterator[ConfigSource]:
-    """Of each file, also of those that are added meanwhile."""
+def _files_read(pending: list[str], snapshot: FileSnapshot) -> Iterator[ConfigSource]:
+    """Of each file, including files that are added during the iteration."""
     while pending:
         file = pending.pop()
-        text = looked.text(file)
+        text = snapshot.text(file)
         for entry in () if text is None else entries(text):
             yield os.path.dirname(file), f"{file}: {entry.name}", entry
 
 
 def _of_environment(variables: Mapping[str, str], top: str) -> Iterator[ConfigSource]:
-    """git-config(1), ENVIRONMENT; and what ``git -c`` gives to the programs that it starts."""
+    """git-config(1), ENVIRONMENT, and the variables that ``git -c`` passes to the programs it
+    starts.
+    """
     count = variables.get("GIT_CONFIG_COUNT", "")
     for number in range(int(count) if count.isascii() and count.isdigit() else 0):
         variable = f"GIT_CONFIG_KEY_{number}"
         key, value = variables.get(variable), variables.get(f"GIT_CONFIG_VALUE_{number}")
         if key is None or value is None:
-            return  # git refuses them all
+            return  # git refuses all of them
         yield from ((top, f"{variable}: {entry.name}", entry) for entry in _named(key, value))
     for word in _split(variables.get("GIT_CONFIG_PARAMETERS", "")):
         key, _, value = word.partition("=")
@@ -130,7 +135,7 @@ def _named(key: str, value: str) -> Iterator[ConfigEntry]:
 
 
 def _expanded(written: str, base: str, home: str) -> str | None:
-    """None: somebody else's home, or git's own installation."""
+    """None: another user's home, or git's own installation."""
     if written.startswith("~/"):
         return os.path.normpath(home + written[1:])
     if written.startswith(("~", "%(prefix)")) or "\0" in written:
@@ -138,32 +143,34 @@ def _expanded(written: str, base: str, home: str) -> str | None:
     return os.path.normpath(os.path.join(base, written))
 
 
-def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterator[str]:
+def _files_of(entry: ConfigEntry, top: str, home: str, snapshot: FileSnapshot) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3
-    tools/clean.py``). A word with a slash counts also where nothing lies yet; a directory never
-    does: it is the work that is done there.
+    tools/clean.py``). A word with a slash counts even if no file exists there. A directory never
+    counts, because it is data for the program.
     """
     command = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, entry.value or "")
     for number, word in enumerate(_words(command)):
         path = _expanded(word, top, home)
         if path is None or path == "/" or not (number or "/" in word):
             continue
-        found = _kind(path, looked) if path.startswith(f"{top}/") else None
+        found = _kind(path, snapshot) if path.startswith(f"{top}/") else None
         if found is not _Kind.DIRECTORY and ("/" in word or found is _Kind.FILE):
             yield path
-    yield from _files_in_expression(command, top, looked)
+    yield from _files_in_expression(command, top, snapshot)
 
 
-def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
-    """What a shell would make of ``cd tools && ./clean``, ``"$PWD/tools/clean"``,
-    ``PATH=tools:$PATH clean`` or ``python3 -m tools.clean`` is not worked out: every file of the
-    work tree that its words spell counts.
+def _files_in_expression(command: str, top: str, snapshot: FileSnapshot) -> Iterator[str]:
+    """Shell expressions such as ``cd tools && ./clean``, ``"$PWD/tools/clean"``, ``PATH=tools:$PATH
+    clean`` or ``python3 -m tools.clean`` are not evaluated. Every file of the work tree that their
+    words name counts.
     """
-    fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MOST_LETTERS])
-    words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MOST_WORDS]
+    fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MAX_COMMAND_CHARS])
+    words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MAX_COMMAND_WORDS]
     spelled = [os.path.normpath(os.path.join(top, word)) for word in words]
     below = [path for path in spelled if path.startswith(f"{top}/")]
-    bases = [top, *(path for path in below if _kind(path, looked) is _Kind.DIRECTORY)][:MOST_BASES]
+    bases = [top, *(path for path in below if _kind(path, snapshot) is _Kind.DIRECTORY)][
+        :MAX_BASE_DIRECTORIES
+    ]
     for base in bases:
         for word in words:
             for name in (
@@ -172,16 +179,16 @@ def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str
                 f"{word.replace('.', '/')}/__main__.py",
             ):
                 path = os.path.normpath(os.path.join(base, name))
-                if path.startswith(f"{top}/") and _kind(path, looked) is _Kind.FILE:
+                if path.startswith(f"{top}/") and _kind(path, snapshot) is _Kind.FILE:
                     yield path
 
 
-# What a shell would make more of than a name.
+# Characters that a shell interprets.
 _IS_EXPRESSION = re.compile(r"""["'$|&;<>()%]|\s-""")
 
 
 def _words(command: str) -> Iterator[str]:
-    for word in _split(command[:MOST_LETTERS].removeprefix("!")):
+    for word in _split(command[:MAX_COMMAND_CHARS].removeprefix("!")):
         inner = _split(word) if " " in word else []  # sh -c "tools/clean %f"
         if not inner or not _IS_EXPRESSION.search(word):
             yield word
@@ -202,10 +209,10 @@ class _Kind(Enum):
     DIRECTORY = "directory"
 
 
-def _kind(path: str, looked: Looked) -> _Kind | None:
+def _kind(path: str, snapshot: FileSnapshot) -> _Kind | None:
     try:
-        found = looked.at(path)
-    except PolicyError:  # a directory that is shut: what lies there may be opened again
+        found = snapshot.at(path)
+    except PolicyError:  # an inaccessible directory may become accessible again
         return _Kind.FILE
     if found is None:
         return None

@@ -1,9 +1,9 @@
-"""Links: which worktree was seen to belong to which repository while no fenced command could have
-written either.
+"""Records which worktree belonged to which repository while no sandboxed command could write
+either.
 
-After the first run in a worktree its ``.git`` file counts as within reach
-(policy/trust/writable_history.py), and one can not tell any more who wrote it. So a pair that could
-be believed once is remembered, in the state directory, which no command can write.
+After the first run in a worktree its ``.git`` file counts as previously writable
+(policy/trust/writable_history.py), and its author is unknown. So a pair that was trustworthy once
+is recorded in the state directory, which no command can write.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The line format → Fragment: one directive a line, ``ro /usr``, ``block ptrace``, ``inherit
-ai-agent``.
+"""Parses the line format to a Fragment: one directive on a line, ``ro /usr``, ``block ptrace``,
+``inherit ai-agent``.
 
-The value is the rest of the line, so a path may hold blanks; a comment is a line that begins with
-``#``. A layer can be named ``on`` here but never turned off: a file that could drop the fence would
-be the first thing a contained program writes.
+The value is the rest of the line, so a path may contain blanks. A comment is a line that begins
+with ``#``. A layer can be turned ``on`` here but never off: a sandboxed program would write a file
+that turns the sandbox off.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from paddock.errors import PolicyError
 from paddock.policy.formats.expand import Expander, wrong
 from paddock.policy.formats.fragment import Fragment
-from paddock.policy.formats.schema import CONTAINER_LISTS, LIMIT_MAX, LIMITS
+from paddock.policy.formats.schema import CONTAINER_LISTS, LIMITS, MAX_LIMIT
 from paddock.policy.formats.sections import Sections
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.formats.values import Values
@@ -133,7 +133,7 @@ class _ConfReader:
             digits.isascii()
             and digits.isdigit()
             and len(digits) <= 16
-            and 0 < int(digits) <= LIMIT_MAX
+            and 0 < int(digits) <= MAX_LIMIT
         ):
             raise wrong(
                 source, "a limit is a name and a whole number above 0", hint=f"limit {name} 512"

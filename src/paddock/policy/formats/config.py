@@ -1,10 +1,10 @@
-"""An agent's configuration in JSON → Config: who answers (``provider``), what its tools may do
-(``safety``), and how far it may go (``max_steps``, ``timeout``).
+"""Parses an agent's configuration in JSON to a Config: the ``provider``, the permissions of its
+tools (``safety``), and its limits (``max_steps``, ``timeout``).
 
-Lowest to highest: what is built in, the person's own (``~/.config/paddock/config.json``, written by
-``paddock init``), the one that is named (``--config``), ``[tools]`` of a policy, flags. What is not
-said does not count. Lists of what is denied add up; everything else is what was said last. A file
-of the working directory is never read by itself: the agent could have written it.
+Lowest to highest: the built-in values, the user's own file (``~/.config/paddock/config.json``,
+written by ``paddock init``), the named file (``--config``), ``[tools]`` of a policy, flags. Absent
+keys do not count. Lists of denied items add up; of all other keys the last value counts. A file of
+the working directory is never read by itself, because the agent could have written it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paddock.errors import PolicyError
 from paddock.policy.formats.executor_modes import SandboxConfig
 from paddock.policy.formats.safety import read_safety_config
 from paddock.policy.formats.table import Table
-from paddock.policy.load import require_agreement_to_what_a_command_could_rewrite
+from paddock.policy.load import require_trusted_files
 from paddock.policy.merge import merge
 from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, ToolSettings
 from paddock.policy.trust.file_trust import read_policy
@@ -28,15 +28,15 @@ from paddock.policy.trust.search import exists
 
 FILE = "config.json"
 DEFAULT_TIMEOUT_S = 120.0
-_LONGEST_TIMEOUT_S = 24 * 3600
+_MAX_TIMEOUT_S = 24 * 3600
 _OWN = ("provider", "max_steps", "timeout")
-# Of these a request may ask for more, and of no other key for anything.
+# A request may only tighten these keys, and may not contain any other.
 _STRICTER = ("read_only", "require_approval_for_writes", "require_approval_for_execute")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """Paddock speaks to none: whoever runs the agent does."""
+    """Paddock does not use it; the program that runs the agent does."""
 
     name: Sourced[str]
     model: Sourced[str] | None = None
@@ -44,8 +44,8 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """``sandbox``: where commands run; ``max_steps``: so many tool calls; ``timeout``: seconds for
-    each.
+    """``sandbox``: where commands run; ``max_steps``: the number of tool calls; ``timeout``:
+    seconds for each.
     """
 
     provider: Provider | None = None
@@ -73,15 +73,15 @@ class Config:
 
 
 def load_config(path: str | os.PathLike[str], *, origin: Origin | None = None) -> Config:
-    """One file. PolicyError says what is wrong with it, and where."""
+    """Reads one file. Raises PolicyError with the error and its position."""
     origin, shown = origin or Origin.of_process(), os.fspath(path)
     file = read_policy(os.path.join(origin.cwd, shown), origin, shown=shown)
     config = read_config(file.text, shown, origin)
-    require_agreement_to_what_a_command_could_rewrite(Policy(profiles=()), [file], origin)
+    require_trusted_files(Policy(profiles=()), [file], origin)
     return config
 
 
-def place(origin: Origin) -> str:
+def config_path(origin: Origin) -> str:
     return os.path.join(origin.config_dir, FILE)
 
 
@@ -92,14 +92,14 @@ def configured(
     policy: ToolSettings | None = None,
     flags: ToolSettings | None = None,
 ) -> Config:
-    """The layers, merged. ``policy``: what a profile or policy file says."""
+    """Merges the layers. ``policy``: the settings of a profile or policy file."""
     layers = [Config(tools=flags or ToolSettings()), Config(tools=policy or ToolSettings())]
     if named is not None:
         layers.append(load_config(named, origin=origin))
-    own = place(origin)
+    own = config_path(origin)
     if exists(own):
         file = read_policy(own, origin, shown=own, within=origin.config_dir)
-        require_agreement_to_what_a_command_could_rewrite(Policy(profiles=()), [file], origin)
+        require_trusted_files(Policy(profiles=()), [file], origin)
         layers.append(read_config(file.text, own, origin))
     whole = Config()
     for layer in reversed(layers):
@@ -126,7 +126,7 @@ def read_config(text: str, shown: str, origin: Origin) -> Config:
 
 
 def _values(text: str) -> dict[str, Any]:
-    """What is not even that is said by who reads ``safety``."""
+    """Other errors are raised by the reader of ``safety``."""
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
@@ -149,9 +149,9 @@ def _seconds(table: Table, key: str) -> Sourced[float] | None:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not 0 < value <= _LONGEST_TIMEOUT_S
+        or not 0 < value <= _MAX_TIMEOUT_S
     ):
-        raise table.wrong(key, f"expected seconds, more than 0 and at most {_LONGEST_TIMEOUT_S}")
+        raise table.wrong(key, f"expected seconds, more than 0 and at most {_MAX_TIMEOUT_S}")
     return Sourced(float(value), table.source(key))
 
 
@@ -164,24 +164,24 @@ def tool_flags(
     denied_paths: Sequence[str] = (),
     denied_commands: Sequence[str] = (),
 ) -> ToolSettings:
-    """What the command line says of tools. Paths that are listed count, whatever is said of the
-    current directory.
+    """The tool settings of the command line. Listed paths count, with or without
+    ``--restrict-to-cwd``.
     """
 
-    def said(value: Any, key: str) -> Sourced[Any]:
+    def sourced(value: Any, key: str) -> Sourced[Any]:
         return Sourced(value, Source(file=COMMAND_LINE, key=key))
 
-    approval = None if require_approval is None else said(require_approval, "--require-approval")
+    approval = None if require_approval is None else sourced(require_approval, "--require-approval")
     allowed: tuple[Sourced[str], ...] | None = None
     if restrict_to_cwd is not None:
-        allowed = (said("<cwd>/**" if restrict_to_cwd else "/**", "--restrict-to-cwd"),)
+        allowed = (sourced("<cwd>/**" if restrict_to_cwd else "/**", "--restrict-to-cwd"),)
     if allowed_paths:
-        allowed = tuple(said(_from_here(one), "--allowed-paths") for one in allowed_paths)
+        allowed = tuple(sourced(_from_here(one), "--allowed-paths") for one in allowed_paths)
     return ToolSettings(
-        read_only=said(True, "--read-only") if read_only else None,
+        read_only=sourced(True, "--read-only") if read_only else None,
         allowed_paths=allowed,
-        denied_paths=tuple(said(_from_here(one), "--denied-paths") for one in denied_paths),
-        denied_commands=tuple(said(one, "--denied-commands") for one in denied_commands),
+        denied_paths=tuple(sourced(_from_here(one), "--denied-paths") for one in denied_paths),
+        denied_commands=tuple(sourced(one, "--denied-commands") for one in denied_commands),
         require_approval_for_writes=approval,
         require_approval_for_execute=approval,
     )
@@ -192,8 +192,8 @@ def _from_here(pattern: str) -> str:
 
 
 def tightened(tools: ToolSettings, wanted: ToolSettings) -> ToolSettings:
-    """What one request asks for, of a server with these tools: it may only ask for less.
-    PolicyError names the key.
+    """The settings of one request to a server with these tools. A request may only tighten them.
+    Raises PolicyError with the key.
     """
     for key, source in wanted.given():
         value = getattr(wanted, key)
@@ -207,7 +207,7 @@ def tightened(tools: ToolSettings, wanted: ToolSettings) -> ToolSettings:
 
 
 def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
-    """Each key with its value and where that comes from."""
+    """Each key with its value and its source."""
     defaults: dict[str, Any] = {
         "read_only": False,
         "allowed_paths": ["<cwd>/**"],
@@ -229,11 +229,11 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         else:
             yield one.name, getattr(value.value, "value", value.value), str(value.source)
     limits = (("max_steps", config.max_steps, None), ("timeout", config.timeout, DEFAULT_TIMEOUT_S))
-    for key, said, default in limits:
+    for key, sourced, default in limits:
         yield (
             key,
-            default if said is None else said.value,
-            "built in" if said is None else str(said.source),
+            default if sourced is None else sourced.value,
+            "built in" if sourced is None else str(sourced.source),
         )
     if config.provider is not None:
         for key, text in (

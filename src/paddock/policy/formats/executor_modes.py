@@ -1,6 +1,7 @@
-"""The JSON ``safety.sandbox`` object → where commands run: a mode, and what each mode can be told.
+"""Parses the JSON ``safety.sandbox`` object: the mode in which commands run, and the settings of
+each mode.
 
-Only the part of the chosen mode counts; the others have to make sense all the same.
+Only the section of the chosen mode counts; the others must be valid too.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSandboxConfig:
-    """No isolation, and nothing to say about it."""
+    """No isolation and no settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxSandboxConfig:
-    """``workspace`` None: the current directory when it is used; so for the others. ``policy``: a
-    file on top of the profile, for everything else that a fence can be told.
+    """``workspace`` None: the current directory at its first use; the same for the other modes.
+    ``policy``: a file on top of the profile, for all other settings of the sandbox.
     """
 
     workspace: str | None = None
@@ -79,10 +80,9 @@ class WindowsSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WslSandboxConfig:
-    """``profile``: a JSON file with these keys, or the name of one that Paddock has. ``automount``
-    false: the workspace is all that is mounted of Windows, and no program of Windows can be
-    started. ``user``: who commands run as; root if nobody is named. Both are settled when the
-    distribution is set up.
+    """``profile``: a JSON file with these keys, or the name of a built-in one. ``automount`` false:
+    only the workspace of Windows is mounted, and no program of Windows can be started. ``user``:
+    the user for commands; default root. Both are fixed when the distribution is set up.
     """
 
     profile: str | None = None
@@ -91,7 +91,7 @@ class WslSandboxConfig:
     workspace: str | None = None
     install_path: str | None = None
     rootfs_url: str = _ALPINE_URL
-    rootfs_sha256: str = ""  # that of the default; any other archive needs its own
+    rootfs_sha256: str = ""  # that of the default archive; any other archive needs its own
     pre_install_commands: tuple[str, ...] = ()
     packages: tuple[str, ...] = ("python3", "py3-pip")
     package_install_command: str = f"apk add --no-cache {PACKAGES}"
@@ -120,7 +120,7 @@ class WslSandboxConfig:
 
     @property
     def installed_in(self) -> str:
-        """``%LOCALAPPDATA%\\paddock\\wsl-distros\\DISTRO``, unless a person says where."""
+        """``%LOCALAPPDATA%\\paddock\\wsl-distros\\DISTRO``, unless another path is configured."""
         if self.install_path is not None:
             return self.install_path
         base = os.environ.get("LOCALAPPDATA")
@@ -137,7 +137,7 @@ class WslSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSandboxConfig:
-    """``image`` is needed when commands are to run in one."""
+    """``image`` is required when a command runs."""
 
     image: str | None = None
     workspace: str | None = None
@@ -153,9 +153,7 @@ class ContainerSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSandboxConfig:
-    """``destination`` and ``workspace``, a directory there, are needed when commands are to run
-    there.
-    """
+    """``destination`` and ``workspace``, a remote directory, are required when a command runs."""
 
     destination: str | None = None
     workspace: str | None = None
@@ -164,8 +162,8 @@ class SshSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """``require_enforced`` false: a place that holds nothing, or less than it was told to, is taken
-    all the same; every command is then asked about.
+    """``require_enforced`` false: also accept a mode that restricts nothing, or less than
+    requested; then every command needs an approval.
     """
 
     mode: Mode = Mode.AUTO
@@ -180,11 +178,11 @@ class SandboxConfig:
     def __post_init__(self) -> None:
         if self.mode not in list(Mode):
             raise UsageError(f"mode: {self.mode!r} is not one of {', '.join(Mode)}")
-        object.__setattr__(self, "mode", Mode(self.mode))  # a text is as good
+        object.__setattr__(self, "mode", Mode(self.mode))  # a string is accepted too
 
     @property
     def system_prompt_hint(self) -> str:
-        """What a model should be told of the place its commands run in."""
+        """Text for the system prompt about the environment of commands."""
         return self.wsl.system_prompt_hint if self.mode is Mode.WSL else ""
 
 
@@ -214,12 +212,12 @@ def read_sandbox(table: Table, origin: Origin) -> SandboxConfig:
 
 
 def _wsl(table: Table, origin: Origin) -> WslSandboxConfig:
-    """The profile's values first, then those that stand here, key by key."""
+    """The values of the profile, overridden by those of the section, key by key."""
     here = _values(table, WslSandboxConfig)
     named = here.get("profile")
     under = {} if named is None else _profile(named, table, origin)
     if "rootfs_url" in here and "rootfs_sha256" not in here:
-        under.pop("rootfs_sha256", None)  # it was for another
+        under.pop("rootfs_sha256", None)  # it belongs to another archive
     return _built(WslSandboxConfig, {**under, **here}, table)
 
 
@@ -246,7 +244,7 @@ def _profile(name: str, table: Table, origin: Origin) -> dict[str, Any]:
 
 
 def wsl_profile(name: str, origin: Origin) -> WslSandboxConfig:
-    """A profile alone: the name of one that Paddock has, or a file."""
+    """A profile alone: the name of a built-in one, or a file."""
     return _wsl(Table("--profile", {"profile": name}, {}), origin)
 
 
@@ -255,7 +253,7 @@ def builtin_distros() -> list[str]:
 
 
 def json_table(text: str, shown: str) -> Table:
-    """One JSON object."""
+    """Parses one JSON object."""
     try:
         values = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except ValueError as error:
@@ -268,7 +266,7 @@ def json_table(text: str, shown: str) -> Table:
 
 
 def _values(table: Table, kind: type[Any]) -> dict[str, Any]:
-    """What stands there, by the types of the fields."""
+    """The values, by the types of the fields."""
     table.allow_only(one.name for one in fields(kind))
     read: dict[str, Callable[[str], Any]] = {
         "str": table.string,

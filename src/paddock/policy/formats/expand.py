@@ -1,10 +1,9 @@
-"""Expand ``~``, ``$NAME``, ``${NAME}`` and ``<cwd>`` in written values, once, at load.
+"""Expands ``~``, ``$NAME``, ``${NAME}`` and ``<cwd>`` in written values, once, at load.
 
-``HOME``, ``USER`` and ``UID`` are those of the person (see trust/origin.py), every other name comes
-from the environment. A name that is unset is an error: an empty string in its place would grant
-something else. What a variable brings in is text, never syntax: a value with a wildcard or with
-``<tmp>`` in it is refused, for otherwise whoever sets the variable would write the policy. ``$$``
-is a dollar sign.
+``HOME``, ``USER`` and ``UID`` are those of the user (see trust/origin.py). Every other name comes
+from the environment. An unset name is an error, because an empty string would grant something else.
+The value of a variable is text, never syntax: a value with a wildcard or with ``<tmp>`` is refused.
+Otherwise the environment could change the meaning of the policy. ``$$`` is a dollar sign.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NAME = _NAME_START | frozenset("0123456789")
 
 
 def wrong(source: Source, message: str, *, hint: str | None = None) -> PolicyError:
-    """The error for a written value: file:line in front, then the key; or the flag alone."""
+    """The error for a written value: file:line first, then the key; or the flag alone."""
     if source.file != COMMAND_LINE and source.key:
         message = f"{source.key}: {message}"
     return PolicyError(message, where=str(source), hint=hint)
@@ -32,7 +31,7 @@ class Expander:
     origin: Origin
 
     def text(self, value: str, source: Source) -> str:
-        """Variables only: for values that are not paths."""
+        """Variables only, for values that are not paths."""
         out: list[str] = []
         rest = value
         while True:
@@ -76,18 +75,18 @@ class Expander:
             )
         return self._literal(value, f"the value of ${name}", source)
 
-    def _literal(self, value: str, what: str, source: Source) -> str:
+    def _literal(self, value: str, description: str, source: Source) -> str:
         for syntax in ("*", TMP_TOKEN):
             if syntax in value:
                 raise wrong(
                     source,
-                    f"{what} holds {syntax!r}, which a pattern can not take literally: {value!r}",
+                    f"{description} holds {syntax!r}, which a pattern can not take literally: {value!r}",
                 )
         return value
 
 
 def _variable(rest: str, value: str, source: Source) -> tuple[str, str]:
-    """The name after a ``$``, and what follows it."""
+    """The name after a ``$``, and the text after it."""
     if rest.startswith("{"):
         name, closed, after = rest[1:].partition("}")
         if not closed or not name or name[0] not in _NAME_START or not _NAME.issuperset(name):

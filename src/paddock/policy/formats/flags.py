@@ -1,4 +1,4 @@
-"""The command line → the topmost Policy."""
+"""Turns the command line into the topmost Policy."""
 
 from __future__ import annotations
 
@@ -106,9 +106,7 @@ def _given(value: bool | None, name: str) -> Sourced[bool] | None:
 
 
 def _network(request: Request) -> Network | None:
-    """What is allowed is a list, and nothing else is; what is denied alone leaves the rest as it
-    was.
-    """
+    """Allowed hosts are a complete list; denied hosts alone leave the rest unchanged."""
     asked = {
         "--allow-domain": request.allow_domains,
         "--deny-domain": request.deny_domains,
@@ -132,7 +130,7 @@ def _network(request: Request) -> Network | None:
 
 
 def _published(text: str) -> Published:
-    """As docker writes it: this machine's port first."""
+    """In the order of docker: the port of this machine first."""
     host, _, inside = text.partition(":") if ":" in text else (text, ":", text)
     if not all(
         port.isascii() and port.isdecimal() and 0 < int(port) <= 65535 for port in (host, inside)
@@ -159,7 +157,7 @@ def _endpoint(written: str) -> RouteEndpoint:
 
 
 def _container(flags: tuple[DirectiveFlag, ...], values: Values) -> Iterator[Setting]:
-    """Of a flag that is given twice the last one counts, unless it is one of those that add up."""
+    """If a flag is given twice the last one counts, unless it is a list."""
     sections = Sections(values)
     lists: dict[str, tuple[object, ...]] = dict.fromkeys(CONTAINER_LISTS, ())
     settings: dict[str, Setting] = {}

@@ -1,4 +1,4 @@
-"""Fragment: what one file says by itself, before its parents are known."""
+"""Fragment: the content of one file, before its parents are known."""
 
 from __future__ import annotations
 

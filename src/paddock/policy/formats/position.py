@@ -1,8 +1,8 @@
-"""Where each key and array element of a TOML text stands: its path → its line.
+"""The line of each key and array element of a TOML text, by its path.
 
-``tomllib`` gives values without places. This scanner gives places without values, for text that
-tomllib has already accepted; so it may assume valid TOML and only has to find where one thing ends
-and the next begins. A path is what leads to the thing: ``("filesystem", "read_globs", 2)``.
+``tomllib`` gives values without positions. This scanner gives positions without values, for text
+that tomllib has already accepted. So it may assume valid TOML and only has to find the borders of
+items. A path leads to an item: ``("filesystem", "read_globs", 2)``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import accumulate
 
 Path = tuple[str | int, ...]
 
-# No policy nests deeper. A path per step of a hostile key with 100,000 of them would take all
-# memory there is.
+# No policy nests deeper. Storing a path for each part of a hostile key with 100,000 parts would
+# exhaust memory.
 _MAX_DEPTH = 8
 _SPACE = " \t"
 _BLANK = " \t\r\n"
@@ -34,7 +34,7 @@ class _Scanner:
         self.at = 0
         self.lines: dict[Path, int] = {}
         self._line_starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
-        self._elements: dict[Path, int] = {}  # arrays of tables: how many elements so far
+        self._elements: dict[Path, int] = {}  # arrays of tables: the number of elements so far
 
     def document(self) -> None:
         table: Path = ()
@@ -131,8 +131,7 @@ class _Scanner:
             while self.at < len(self.text) and not self._sees(quote * 3):
                 self.at += 2 if escapes and self.text[self.at] == "\\" else 1
             self.at += 3
-            # Up to two quotes may stand directly before the closing three; they belong to the
-            # string.
+            # Up to two quotes may precede the closing three; they belong to the string.
             while self._sees(quote):
                 self.at += 1
             return
@@ -148,7 +147,7 @@ class _Scanner:
         return (at - start) % 2 == 1
 
     def _skip_blank(self) -> bool:
-        """Past white space, line ends and comments; False at the end of the text."""
+        """Skips white space, line ends and comments; False at the end of the text."""
         while True:
             self._skip(_BLANK)
             if not self._sees("#"):

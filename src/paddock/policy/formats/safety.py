@@ -1,5 +1,5 @@
-"""The JSON ``safety`` object → SafetyConfig: the keys of ``[tools]`` and where commands run, in the
-clothes of a configuration that other programs write.
+"""Parses the JSON ``safety`` object to a SafetyConfig: the keys of ``[tools]`` and where commands
+run, as other programs write them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paddock.policy.model import ToolSettings
 from paddock.policy.rules import RuleReader
 from paddock.policy.trust.origin import Origin
 
-# The agent's own settings, which stand in the same file and are nobody's business here.
+# Settings of the agent itself, which are in the same file and are not used here.
 _BESIDES = ("provider", "max_steps", "timeout")
 _SANDBOX = "sandbox"
 

@@ -1,7 +1,7 @@
-"""The words of a policy file: every section and key, and nothing that is not here.
+"""All sections and keys of a policy file.
 
-The readers refuse what this page does not list; the renderer writes in this order; a test holds
-``examples/example.toml`` to showing each of them.
+The readers refuse every other key. The renderer writes in this order. A test checks that
+``examples/example.toml`` shows each of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ GRANT_KEYS: Mapping[str, Access] = {
     "exec_globs": Access.EXEC,
 }
 
-# A grant is a text, or a table with more to say about it.
+# A grant is a string, or a table with more settings.
 GRANT_TABLE_KEYS = ("path", "execute", "create")
 
 LIMITS = ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s", "tmp_mb")
-LIMIT_MAX = 2**53
+MAX_LIMIT = 2**53
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "meta": (
@@ -123,7 +123,7 @@ RULE_PATHS = (
     "exe_glob",
     "cwd_glob",
     "parent_exe",
-)  # expanded, and followed to where links lead
+)  # expanded, with links followed
 RULE_KEYS = ("id", "action", "reason", *MATCH_KEYS, *(key + NOT for key in MATCH_KEYS))
 
 PATH_RULE_KEYS = ("id", "action", "path", "op", "reason")
@@ -136,9 +136,12 @@ ID_MAPS = ("shifted", "identity")
 MAX_HOSTNAME_CHARS = 64
 
 _CAPABILITIES = """
-    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
-    NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN
-    SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE
+    CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE \
+NET_BIND_SERVICE
+    NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE \
+SYS_PACCT SYS_ADMIN
+    SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL \
+SETFCAP MAC_OVERRIDE
     MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE
 """
 CAPABILITIES = frozenset(f"CAP_{name}" for name in _CAPABILITIES.split())

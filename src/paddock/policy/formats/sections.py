@@ -1,6 +1,4 @@
-"""The sections of a TOML policy → the model. One function per section, in the order of
-schema.KEYS.
-"""
+"""Parses the sections of a TOML policy. One function for each, in the order of schema.KEYS."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ from paddock.policy.formats.schema import (
     GRANT_TABLE_KEYS,
     ID_MAPS,
     KEYS,
-    LIMIT_MAX,
     LIMITS,
     MAX_HOSTNAME_CHARS,
+    MAX_LIMIT,
     SHELL_ENV_KEYS,
     VERSION,
 )
@@ -46,10 +44,11 @@ from paddock.policy.model import (
     Workspace,
 )
 
-# What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right
-# to write. Not /tmp and /dev, which the run has for itself; not /boot and the homes of others,
-# which nobody else can list.
-_MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
+# The directories that `reads = "all"` opens. Not /run, which contains sockets of services: a
+# connection needs no write right. Not /tmp and /dev, which are private to the run. Not /boot and
+# the homes of others, which other users can not list.
+_MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt",
+            "/proc", "/sbin",
             "/snap", "/srv", "/sys", "/usr", "/var", "~")  # fmt: skip
 
 
@@ -196,7 +195,7 @@ class Sections:
         table.allow_only(KEYS["limits"])
         limits: list[Limit] = []
         for name in LIMITS:
-            value = table.integer(name, low=1, high=LIMIT_MAX)
+            value = table.integer(name, low=1, high=MAX_LIMIT)
             if value is not None:
                 limits.append(Limit(name=name, value=value.value, source=value.source))
         return tuple(limits)
@@ -279,7 +278,7 @@ class Sections:
                 return None if word is None else self.container_word(key, word.value, word.source)
 
     def container_word(self, key: str, written: str, source: Source) -> str:
-        """One text value of the container section, whichever format it was written in."""
+        """One text value of the container section, in either format."""
         match key.replace("-", "_"):
             case "rootdir" | "cgroup" | "mount_mask":
                 return self.values.path(written, source)

@@ -1,4 +1,4 @@
-"""The nearest known word to a misspelt one, as a hint."""
+"""Suggests the nearest known word for a misspelt one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TOML table with its place: typed access where every mistake names file, line and dotted key."""
+"""A TOML table with its position. Errors of its accessors have file, line and dotted key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Table:
         return key in self.values
 
     def source(self, *steps: str | int) -> Source:
-        """The place of a key below this table, or of the nearest thing above it that has one."""
+        """The position of a key below this table, or of the nearest item above it that has one."""
         path = (*self.path, *steps)
         dotted = dotted_key(path)
         while path and path not in self.lines:

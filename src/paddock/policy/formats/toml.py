@@ -1,4 +1,4 @@
-"""A TOML policy → Fragment."""
+"""Parses a TOML policy to a Fragment."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def read_toml(text: str, shown: str, origin: Origin) -> Fragment:
 
 
 def document(text: str, shown: str) -> Table:
-    """The text as a table whose every key has a line."""
+    """The text as a table in which every key has a line."""
     for number, line in enumerate(text.split("\n"), start=1):
-        # Before anything is parsed: reading a key takes time and memory by the square of its parts.
+        # Checked before parsing: reading a key takes time and memory quadratic in its parts.
         if line.partition("=")[0].count(".") > MAX_KEY_PARTS:
             raise PolicyError(
                 f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
@@ -47,30 +47,30 @@ def document(text: str, shown: str) -> Table:
         raise _not_toml(text, shown, str(error)) from None
     except RecursionError:
         raise PolicyError("the file is nested too deeply", where=shown) from None
-    except ValueError as error:  # a number of more digits than Python reads
+    except ValueError as error:  # a number with more digits than Python reads
         raise PolicyError(f"not valid TOML: {error}", where=shown) from None
     return Table(shown, values, lines)
 
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
-    """tomllib says ``what (at line 3, column 7)`` or ``what (at end of document)``."""
-    what, _, place = message.rpartition(" (at ")
-    what = what or message
+    """tomllib reports ``what (at line 3, column 7)`` or ``what (at end of document)``."""
+    error_text, _, place = message.rpartition(" (at ")
+    error_text = error_text or message
     if place.startswith("line "):
         line = int(place.removeprefix("line ").partition(",")[0])
     else:
         line = max(1, len(text.rstrip("\n").split("\n")))
-        what = f"the file ends too early: {what}"
-    if what == "Cannot overwrite a value":
+        error_text = f"the file ends too early: {error_text}"
+    if error_text == "Cannot overwrite a value":
         key = text.split("\n")[line - 1].partition("=")[0].strip()
-        what = (
+        error_text = (
             f"the key {key!r} stands here a second time"
             if key
             else "a key stands here a second time"
         )
-    elif what.startswith("Cannot declare"):
-        what = "this section stands here a second time"
-    return PolicyError(f"not valid TOML: {what}", where=f"{shown}:{line}")
+    elif error_text.startswith("Cannot declare"):
+        error_text = "this section stands here a second time"
+    return PolicyError(f"not valid TOML: {error_text}", where=f"{shown}:{line}")
 
 
 @dataclass(frozen=True, slots=True)

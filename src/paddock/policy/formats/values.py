@@ -1,6 +1,4 @@
-"""One written value → one checked value. Both file formats and the command line come through
-here.
-"""
+"""Turns one written value into one checked value. Both file formats and the command line use it."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class Values:
         glob = self.pattern(body, source)
         whole = (
             glob.root == "/" and glob.exact and glob.prefix == "/"
-        )  # the compiler knows whether it can be held
+        )  # the compiler knows whether it can be enforced
         if glob.floating or (glob.prefix == "/" and (at_workspace or not whole)):
             raise wrong(
                 source,
@@ -51,7 +49,7 @@ class Values:
         return Deny(pattern=glob.text, source=source, optional=optional)
 
     def opened(self, written: str, source: Source) -> Sourced[str]:
-        """What a policy takes out of the protected names: whole paths, as in a deny."""
+        """A pattern that a policy removes from the protected names: whole paths, as in a deny."""
         glob = self.pattern(written, source)
         if set(glob.parts) <= {ANY_DEPTH, "*"}:
             raise wrong(
@@ -64,7 +62,7 @@ class Values:
     def pattern(self, written: str, source: Source) -> Glob:
         text = self.expander.path(written, source)
         if source.file == COMMAND_LINE and text and not text.startswith(("/", "**", "<")):
-            # At a prompt a relative path means what it means to every other program.
+            # On the command line a relative path has its usual meaning.
             text = f"{self.expander.path(CWD_TOKEN, source)}/{text}"
         try:
             glob = Glob.parse(text)
@@ -100,7 +98,7 @@ class Values:
         return Sourced(written, source)
 
     def env_name(self, written: str, source: Source) -> Sourced[str]:
-        """A variable name; ``*`` stands for any text."""
+        """A variable name; ``*`` matches any text."""
         plain = written.replace("*", "")
         if not written or not _ENV_NAME.issuperset(plain) or written[0].isdigit():
             raise wrong(source, f"not the name of an environment variable: {written!r}")

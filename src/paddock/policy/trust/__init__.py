@@ -1,3 +1,1 @@
-"""Which files count: where they lie, to whom they belong, and whether an earlier run could write
-them.
-"""
+"""Which files count: their location, their owner, and whether an earlier run could write them."""

@@ -1,9 +1,9 @@
-"""``~/.config/paddock/approved.toml``: what a person answered with "always".
+"""``~/.config/paddock/approved.toml``: the answers "always" of the user.
 
-Rules and hosts that are allowed, and tool calls by what exactly they were about; nothing else. They
-are no policy: they only answer what the policy of a run asks, so they never beat a rule that
-denies. The file is believed like any policy file (file_trust.py), and no run can write it:
-Paddock's own configuration is closed to every command.
+It contains only allowed rules and hosts, and tool calls with their exact subject. These are not a
+policy: they only answer questions of a run's policy, so they never override a rule that denies. The
+file is trusted like any policy file (file_trust.py), and no run can write it, because Paddock's own
+configuration is denied to every command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ToolApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approved:
-    """``file`` None: there is none."""
+    """``file`` None: it does not exist."""
 
     rules: tuple[Rule, ...] = ()
     hosts: tuple[Sourced[Destination], ...] = ()
@@ -53,12 +53,12 @@ class Approved:
         )
 
 
-def place(origin: Origin) -> str:
+def approved_path(origin: Origin) -> str:
     return os.path.join(origin.config_dir, FILE)
 
 
 def load_approved(origin: Origin) -> Approved:
-    path = place(origin)
+    path = approved_path(origin)
     if not exists(path):
         return Approved()
     file = read_policy(path, origin, shown=path, within=origin.config_dir)

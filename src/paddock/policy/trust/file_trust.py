@@ -1,11 +1,12 @@
-"""Trust: which policy files may be believed, decided on the descriptor they are read from.
+"""Trust: which policy files are accepted, decided on the descriptor from which they are read.
 
-A file is opened once; owner, mode, type, content and hash all come from that one descriptor, so
-what was checked is what is read. Two questions are kept apart:
+A file is opened once. Owner, mode, type, content and hash come from that descriptor, so the checked
+file is the one that is read. There are two separate questions:
 
-- *Could somebody else have written this?* (owner, mode, parent directory: ``read_policy``)
-- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``:
-  trusted_list.py)
+- *Could another user have written this?* (owner, mode, parent directory: ``read_policy``)
+
+- *Has this user agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``:
+trusted_list.py)
 """
 
 from __future__ import annotations
@@ -19,36 +20,36 @@ from dataclasses import dataclass
 from paddock.errors import PolicyError
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.path_list import facts_of
-from paddock.policy.trust.trusted_list import Trusted, read_all, reason_of
+from paddock.policy.trust.trusted_list import TrustedList, read_all, reason_of
 from paddock.text.path_walk import Identity, PathWalk, follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyText:
-    """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in
-    one has no hash, no way and no facts.
+    """A policy file as read. ``path``: its resolved path. ``walk``: the walk that found it. A
+    built-in one has no hash, walk or facts.
     """
 
     path: str
     text: str
     sha256: str
-    way: PathWalk | None = None
-    facts: tuple[int, ...] = ()  # of the descriptor it was read from
+    walk: PathWalk | None = None
+    facts: tuple[int, ...] = ()  # of the descriptor
 
     @property
     def written(self) -> str:
-        """As it was named, made absolute, no link followed."""
-        return self.way.written if self.way else self.path
+        """The path as named, made absolute, without following links."""
+        return self.walk.written if self.walk else self.path
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> PolicyText:
-    """Read a policy file. ``within``: the config directory a file found by name may not leave
+    """Reads a policy file. ``within``: the config directory that a file found by name may not leave
     through a symlink.
     """
     import hashlib
 
-    way = follow(path)
-    real = way.end.path
+    walk = follow(path)
+    real = walk.end.path
     if within is not None and not real.startswith(follow(within).end.path + "/"):
         raise PolicyError(
             f"is a symbolic link that leaves {within}",
@@ -56,7 +57,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
             hint=f"name the file itself: {real}",
         )
     data, found = _read_file(real, shown)
-    if Identity.of(found) != way.end.object:
+    if Identity.of(found) != walk.end.object:
         raise PolicyError("was replaced while it was read", where=shown, hint="start again")
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
@@ -64,13 +65,13 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
         path=real,
         text=decode(data, shown),
         sha256=hashlib.sha256(data).hexdigest(),
-        way=way,
+        walk=walk,
         facts=facts_of(found),
     )
 
 
 def read_builtin(path: str) -> PolicyText:
-    """A file of the installation, which is as trustworthy as this code."""
+    """Reads a file of the installation, which is as trustworthy as this code."""
     with open(path, encoding="utf-8") as file:
         return PolicyText(path=path, text=file.read(), sha256="")
 
@@ -92,8 +93,8 @@ def _at(shown: str, data: bytes, offset: int) -> str:
 
 
 def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` had its links
-    # resolved already, so a link here was put there in between.
+    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` has its links
+    # resolved already, so a link here was created in between.
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -135,7 +136,8 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
         )
     if not found.st_mode & stat.S_ISVTX and _others_may_write(found, origin):
         raise PolicyError(
-            f"its directory {directory} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"its directory {directory} is writable by others (mode "
+            f"{stat.S_IMODE(found.st_mode):04o})",
             where=shown,
             hint=f"chmod go-w {shlex.quote(directory)}",
         )
@@ -148,8 +150,8 @@ def _others_may_write(found: os.stat_result, origin: Origin) -> bool:
 
 
 def _is_private_group(gid: int, origin: Origin) -> bool:
-    """Distributions that give each user a group of the same name make files group-writable (umask
-    002). Who has it as his first group is not among its members.
+    """Distributions with a private group for each user make files group-writable (umask 002). A
+    user whose primary group it is is not listed among its members.
     """
     if gid != origin.gid:
         return False
@@ -179,8 +181,8 @@ def require_agreement(
 
 
 def trust(path: str, origin: Origin) -> str:
-    """Agree to the text the file has now; returns its hash. An older agreement for the same path is
-    replaced.
+    """Agrees to the current text of the file and returns its hash. It replaces an older agreement
+    for the same path.
     """
     file = read_policy(path, origin, shown=path)
     agree([file.sha256], file.written, origin)
@@ -188,27 +190,29 @@ def trust(path: str, origin: Origin) -> str:
 
 
 def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
-    """Keep a person's word for what lies there, in place of an older one."""
+    """Stores the agreement of the user for a path, in place of an older one."""
     if "\n" in written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(written))
     others = [
-        entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written
+        entry
+        for entry in TrustedList.read(origin.state_dir, origin.uid).entries
+        if entry[1] != written
     ]
     entries = (*others, *((digest, written) for digest in digests))
-    Trusted(entries).write(origin.state_dir, origin.uid)
+    TrustedList(entries).write(origin.state_dir, origin.uid)
 
 
 def untrust(path: str, origin: Origin) -> bool:
-    """Take the agreement back; False if there was none."""
+    """Withdraws the agreement; False if there was none."""
     written = os.path.abspath(path)
-    entries = Trusted.read(origin.state_dir, origin.uid).entries
+    entries = TrustedList.read(origin.state_dir, origin.uid).entries
     kept = tuple(entry for entry in entries if entry[1] != written)
     if len(kept) == len(entries):
         return False
-    Trusted(kept).write(origin.state_dir, origin.uid)
+    TrustedList(kept).write(origin.state_dir, origin.uid)
     return True
 
 
 def is_trusted(path: str, origin: Origin) -> bool:
     file = read_policy(path, origin, shown=path)
-    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)
+    return TrustedList.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)

@@ -1,8 +1,8 @@
-"""Programs and files that Paddock itself uses outside of the fence, because a person named them.
+"""Programs and files that Paddock itself uses outside of the sandbox, because the user named them.
 
-A fenced command must not be the author of one: it would run, or decide, outside. So all that such a
-command line names is checked, not its first word alone: every path in every word, what ``#!`` lines
-bring along, and the directories of ``PATH``.
+A sandboxed command must not be able to write one, because it would run or decide outside. So every
+path of such a command line is checked, not only its first word: every path in every word, the
+interpreters of ``#!`` lines, and the directories of ``PATH``.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from dataclasses import dataclass
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
-CWD = "/"  # in which these commands run: a relative name is not looked for in the workspace
-_SCRIPTS_MAX = 5  # as many interpreters as the kernel follows
-_LINE_MAX = 256  # of a ``#!`` line, as the kernel reads it
-# A path may stand behind other letters: `--key=/x`, `-f/x`, `@/x`, `a:/x`, `sh -c '. /x'`.
+# the working directory of these commands, so that a relative name is not found in the workspace
+COMMAND_CWD = "/"
+_MAX_INTERPRETERS = 5  # the number of interpreters that the kernel follows
+_MAX_SHEBANG_BYTES = 256  # bytes of a ``#!`` line that the kernel reads
+# Other characters may precede a path: `--key=/x`, `-f/x`, `@/x`, `a:/x`, `sh -c '. /x'`.
 _PATH = re.compile(r"(?:^-[A-Za-z]|^|(?<=[\s=:,;@'\"(){}<>|&`]))([/~.\w])")
 _ENDS = re.compile(r"[\s=:,;@'\"(){}<>|&`]")
-_KEPT = frozenset({"HOME"})  # the rest of what names a place in reach is not passed on
+_ALWAYS_PASSED = frozenset(
+    {"HOME"}
+)  # other variables with a previously writable path are not passed
 
 
-class Planted(Exception):  # noqa: N818 (the caller says where it was written)
-    """``str()`` is the path that a fenced command could have written."""
+class Planted(Exception):  # noqa: N818 (the caller adds the position)
+    """``str()`` is the path that a sandboxed command could have written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,19 @@ class HostCommand:
 
 
 def command(
-    words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory
+    words: Sequence[str], environ: Mapping[str, str], writable_history: WritableHistory
 ) -> HostCommand:
-    """As it may be run, in ``CWD``. Planted; FileNotFoundError: there is no such program."""
+    """The command as it may be run, in ``COMMAND_CWD``. Raises Planted, or FileNotFoundError if
+    there is no such program.
+    """
     kept = {
         name: value
         for name, value in environ.items()
-        if name in _KEPT or not planted(value, environ, reach)
+        if name in _ALWAYS_PASSED or not planted(value, environ, writable_history)
     }
     path = environ.get("PATH", os.defpath).split(os.pathsep)
     kept["PATH"] = os.pathsep.join(
-        one for one in path if os.path.isabs(one) and not reach.holds(follow(one))
+        one for one in path if os.path.isabs(one) and not writable_history.holds(follow(one))
     )
     program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(
         words[0], path=os.pathsep.join(path)
@@ -55,14 +60,16 @@ def command(
     if program is None or not os.path.isabs(program):
         raise FileNotFoundError(words[0])
     for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
-        if found := planted(word, environ, reach):
+        if found := planted(word, environ, writable_history):
             raise Planted(found)
     return HostCommand((program, *words[1:]), kept)
 
 
-def planted(word: str, environ: Mapping[str, str], reach: WritableHistory) -> str | None:
-    """A path that the word names, and that lies where a fenced command could write."""
-    return next((path for path in _paths(word, environ) if reach.holds(follow(path))), None)
+def planted(word: str, environ: Mapping[str, str], writable_history: WritableHistory) -> str | None:
+    """A path in the word that a sandboxed command could write."""
+    return next(
+        (path for path in _paths(word, environ) if writable_history.holds(follow(path))), None
+    )
 
 
 def _paths(word: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -76,26 +83,26 @@ def _paths(word: str, environ: Mapping[str, str]) -> Iterator[str]:
                     continue
                 if path.startswith("/"):
                     yield path
-                elif os.path.lexists(relative := os.path.join(CWD, path)):
+                elif os.path.lexists(relative := os.path.join(COMMAND_CWD, path)):
                     yield relative
 
 
 def _expanded(word: str, environ: Mapping[str, str]) -> str:
-    """A shell or the program itself may put variables in."""
+    """Expands variables, because a shell or the program itself may do so."""
     return re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda name: environ.get(name[1] or name[2], ""), word)
 
 
 def _interpreters(program: str, search_path: str) -> Iterator[str]:
-    """The words of the ``#!`` line, of its interpreter's, and so on. ``env`` looks for its program
-    in PATH.
+    """The words of the ``#!`` line, of that of its interpreter, and so on. ``env`` searches its
+    program in PATH.
     """
-    for _ in range(_SCRIPTS_MAX):
+    for _ in range(_MAX_INTERPRETERS):
         try:
             with open(program, "rb") as file:
-                line = file.read(_LINE_MAX).split(b"\n", 1)[0]
+                line = file.read(_MAX_SHEBANG_BYTES).split(b"\n", 1)[0]
         except (
             PermissionError
-        ):  # a program may be executable and not readable; then it is no script
+        ):  # a program may be executable and not readable; then it is not a script
             return
         if not line.startswith(b"#!"):
             return

@@ -1,8 +1,9 @@
-"""Origin: who asks, and from where. Everything a policy may depend on besides its own text.
+"""Origin: the user and the directory of a request, with every input of a policy besides its own
+text.
 
 The home directory comes from the passwd entry, never from ``$HOME``: with ``HOME=/`` a line such as
-``rw $HOME`` would hand out the whole machine. The XDG variables are ignored for the same reason:
-whoever sets them would choose which policy files count.
+``rw $HOME`` would grant the whole machine. The XDG variables are ignored for the same reason: they
+would choose which policy files count.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
-from paddock.policy.trust.journal_history import NO_JOURNALS, Journals
-from paddock.policy.trust.trusted_list import Trusted
-from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
+from paddock.policy.trust.journal_history import EMPTY_JOURNAL_HISTORY, JournalHistory
+from paddock.policy.trust.trusted_list import TrustedList
+from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
 SYSTEM_DIR = "/etc/paddock"
-NOTHING_TRUSTED = Trusted()
+EMPTY_TRUSTED_LIST = TrustedList()
 
 
 def _machine() -> str:
@@ -32,13 +33,13 @@ class Origin:
     user: str
     home: str
     environ: Mapping[str, str]
-    gid: int = -1  # the primary group; -1 belongs to nobody
+    gid: int = -1  # the primary group; -1: no group
     machine: str = field(default_factory=_machine)
     system_dir: str = SYSTEM_DIR
     builtin_dir: str = BUILTIN_DIR
-    trusted: Trusted = NOTHING_TRUSTED
-    reach: WritableHistory = NOTHING_REACHED
-    journals: Journals = NO_JOURNALS
+    trusted: TrustedList = EMPTY_TRUSTED_LIST
+    writable_history: WritableHistory = EMPTY_HISTORY
+    journals: JournalHistory = EMPTY_JOURNAL_HISTORY
 
     @property
     def config_dir(self) -> str:
@@ -68,9 +69,9 @@ class Origin:
             user=user,
             home=home,
             environ=dict(os.environ),
-            trusted=Trusted.read(state_dir_of(home), uid),
-            reach=WritableHistory.read(state_dir_of(home)),
-            journals=Journals.read(state_dir_of(home)),
+            trusted=TrustedList.read(state_dir_of(home), uid),
+            writable_history=WritableHistory.read(state_dir_of(home)),
+            journals=JournalHistory.read(state_dir_of(home)),
         )
 
 
@@ -94,8 +95,8 @@ def current_directory() -> str:
 
 
 def checked_home(home: str, uid: int, *, said_by: str) -> str:
-    """A home that is absolute, not the root directory, and nobody else's. One that does not exist
-    is no danger.
+    """A home that is absolute, not the root directory, and not of another user. A missing home is
+    accepted.
     """
     hint = "give this user a home directory of its own"
     clean = os.path.normpath(home) if home else ""
@@ -124,5 +125,5 @@ def checked_home(home: str, uid: int, *, said_by: str) -> str:
             f"the home directory {clean!r} belongs to uid {owner}, not to uid {uid} ({said_by})",
             hint=hint,
         )
-    # Where it really lies: the current directory is named that way, too, and the two get compared.
+    # Its resolved path, because it is compared with the current directory, which is resolved too.
     return os.path.realpath(clean)

@@ -1,7 +1,7 @@
-"""Lists of paths that later runs have to know, kept in the state directory, which no fenced command
-can write.
+"""Lists of paths for later runs, in the state directory, which no sandboxed command can write.
 
-A list is replaced whole, under a lock on the directory: a crash leaves the old one or the new one.
+A list is replaced as a whole, under a lock on the directory. After a crash it has its old or its
+new content.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from paddock.errors import PolicyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class StoredPaths:
     paths: tuple[str, ...] = ()
-    facts: tuple[int, ...] = ()  # of the file as it was read or written; empty: there is none
+    facts: tuple[int, ...] = ()  # of the file as read or written; empty: there is no file
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class PathListFile:
     state_dir: str
     name: str
 
@@ -31,11 +31,11 @@ class Store:
     def path(self) -> str:
         return os.path.join(self.state_dir, self.name)
 
-    def read(self) -> Remembered:
+    def read(self) -> StoredPaths:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return Remembered()
+            return StoredPaths()
         except OSError as error:
             raise self._wrong(error) from None
         with os.fdopen(fd, "rb") as file:
@@ -51,30 +51,30 @@ class Store:
                     hint="see who changed it; without it paddock can not know what earlier runs could write",
                 )
             lines = file.read().split(b"\n")
-            return Remembered(
+            return StoredPaths(
                 paths=tuple(_unescaped(line) for line in lines if line),
                 facts=facts_of(os.fstat(fd)),
             )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else reads in order to write meanwhile."""
+        """Locks out other processes between reading and writing."""
         try:
             if not os.path.isdir(self.state_dir):
                 os.makedirs(self.state_dir, mode=0o700, exist_ok=True)
-                os.chmod(self.state_dir, 0o700)  # whatever the umask left of it
+                os.chmod(self.state_dir, 0o700)  # independent of the umask
             fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise self._wrong(error) from None
         try:
-            import fcntl  # not on every system that reads policies
+            import fcntl  # missing on some systems that read policies
 
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
 
-    def write(self, paths: Iterable[str]) -> Remembered:
+    def write(self, paths: Iterable[str]) -> StoredPaths:
         kept = tuple(paths)
         fresh = f"{self.path}.{os.getpid()}"
         try:
@@ -82,16 +82,16 @@ class Store:
                 fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )
             with os.fdopen(fd, "wb") as file:
-                os.fchmod(fd, 0o600)  # whatever the umask left of it
+                os.fchmod(fd, 0o600)  # independent of the umask
                 file.writelines(_escaped(path) + b"\n" for path in kept)
             os.replace(fresh, self.path)
-            # Renaming changes the inode's time, and that is one of the facts.
-            return Remembered(paths=kept, facts=facts_of(os.lstat(self.path)))
+            # Renaming changes the ctime of the inode, which is one of the facts.
+            return StoredPaths(paths=kept, facts=facts_of(os.lstat(self.path)))
         except OSError as error:
             raise self._wrong(error) from None
 
     def require_writable(self) -> None:
-        """Refuse what :meth:`write` would, and write nothing."""
+        """Raises the errors of :meth:`write` without writing."""
         place = self.state_dir
         while not os.path.lexists(place):
             place = os.path.dirname(place)
@@ -107,7 +107,7 @@ class Store:
 
 
 def facts_of(found: os.stat_result) -> tuple[int, ...]:
-    """All that a change of a file or of its rights touches."""
+    """Every fact that a change of a file or of its permissions modifies."""
     times = (found.st_mtime_ns, found.st_ctime_ns)
     return (
         found.st_dev,

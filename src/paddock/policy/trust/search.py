@@ -1,9 +1,9 @@
-"""A profile's name → the file that is meant.
+"""Finds the file of a profile name.
 
-Order: the user's config directory, the system's, the built-in ones. A name with a ``/`` in it, or
-one that ends in ``.toml`` or ``.conf``, is a path and is not searched for; a bare name never leaves
-the three directories. A file that is found is the one that counts: if it is wrong, that is an
-error, never a reason to look further.
+Order: the user's config directory, that of the system, the built-in ones. A name that contains
+``/``, or ends in ``.toml`` or ``.conf``, is a path and is not searched; a bare name never leaves
+the three directories. The first file found counts: if it is invalid, that is an error, and the
+search does not continue.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from paddock.policy.trust.origin import Origin
 
 SUFFIXES = (".toml", ".conf")
 BUILTIN_RUNG = 2
-APPROVED = "approved"  # what was approved for good lies there too, and is no profile
+APPROVED = "approved"  # the stored approvals are in the same directory, and are not a profile
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """``rung``: which of the search directories it lies in, None for a path. ``shown``: how
-    messages name it.
+class FoundProfile:
+    """``rung``: the index of its search directory, None for a path. ``shown``: its name in
+    messages.
     """
 
     name: str
@@ -50,25 +50,30 @@ class ProfileSearch:
         return self.origin.config_dir, self.origin.system_dir, self.origin.builtin_dir
 
     def find(
-        self, written: str, source: Source, *, relative_to: str, asked_by: Found | None = None
-    ) -> Found:
-        """``asked_by``: the file whose ``inherit`` this is. Inheriting its own name means the next
-        one down.
+        self,
+        written: str,
+        source: Source,
+        *,
+        relative_to: str,
+        inherited_by: FoundProfile | None = None,
+    ) -> FoundProfile:
+        """``inherited_by``: the file with this ``inherit``. A file that inherits its own name means
+        the next one down.
         """
         if is_path(written):
             return self.at_path(written, source, relative_to=relative_to)
         if not written or not _NAME.issuperset(written) or written.startswith("."):
             raise PolicyError(f"not the name of a profile: {written!r}", where=str(source))
         above = -1
-        if asked_by is not None and asked_by.name == written:
-            above = self._rung_of(asked_by)
+        if inherited_by is not None and inherited_by.name == written:
+            above = self._rung_of(inherited_by)
         for rung in range(above + 1, len(self.directories)):
             found = self._in_directory(written, rung)
             if found is not None:
                 return found
         raise self._nowhere(written, source, above)
 
-    def at_path(self, written: str, source: Source, *, relative_to: str) -> Found:
+    def at_path(self, written: str, source: Source, *, relative_to: str) -> FoundProfile:
         path = os.path.join(relative_to, Expander(self.origin).path(written, source))
         name, suffix = os.path.splitext(os.path.basename(path))
         if suffix not in SUFFIXES:
@@ -78,26 +83,24 @@ class ProfileSearch:
         if not exists(path):
             raise PolicyError(f"there is no file {written!r}", where=str(source))
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
-        return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
+        return FoundProfile(name=name, path=path, shown=shown, rung=None, builtin=False)
 
     def names(self) -> dict[str, str]:
-        """Every name the directories offer, with the file that offers it first. Nothing is read or
-        checked.
-        """
+        """Every available name, with the first file for it. Nothing is read or checked."""
         found: dict[str, str] = {}
         for directory in self.directories:
             for entry in sorted(_entries(directory)):
                 found.setdefault(os.path.splitext(entry)[0], os.path.join(directory, entry))
         return found
 
-    def replaces_builtin(self, found: Found) -> bool:
+    def replaces_builtin(self, found: FoundProfile) -> bool:
         return (
             found.rung is not None
             and not found.builtin
             and self._in_directory(found.name, BUILTIN_RUNG) is not None
         )
 
-    def _in_directory(self, name: str, rung: int) -> Found | None:
+    def _in_directory(self, name: str, rung: int) -> FoundProfile | None:
         directory = self.directories[rung]
         if name == APPROVED:
             return None
@@ -113,7 +116,7 @@ class ProfileSearch:
                 hint="remove one of them",
             )
         builtin = rung == BUILTIN_RUNG
-        return Found(
+        return FoundProfile(
             name=name,
             path=paths[0],
             shown=f"built-in {name}" if builtin else paths[0],
@@ -121,8 +124,8 @@ class ProfileSearch:
             builtin=builtin,
         )
 
-    def _rung_of(self, found: Found) -> int:
-        """A file named by its path may still be the one a directory holds."""
+    def _rung_of(self, found: FoundProfile) -> int:
+        """A file named by its path may be the one in a search directory."""
         if found.rung is not None:
             return found.rung
         for rung, directory in enumerate(self.directories):
@@ -141,8 +144,8 @@ class ProfileSearch:
         )
 
 
-def read_text(found: Found, origin: Origin) -> PolicyText:
-    """The file with the checks its place calls for: the built-in ones are part of the
+def read_text(found: FoundProfile, origin: Origin) -> PolicyText:
+    """Reads the file with the checks for its location; the built-in ones are part of the
     installation.
     """
     within = None if found.rung is None else found.directory
@@ -154,9 +157,7 @@ def read_text(found: Found, origin: Origin) -> PolicyText:
 
 
 def exists(path: str) -> bool:
-    """Absent is only what is not there. A directory that can not be entered may hold the policy
-    that counts.
-    """
+    """Only a missing file is absent. An inaccessible directory may contain the policy."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -173,7 +174,7 @@ def is_path(written: str) -> bool:
 def _entries(directory: str) -> list[str]:
     try:
         entries = os.listdir(directory)
-    except OSError:  # absent, or not ours to list: then it offers no name
+    except OSError:  # missing, or not listable: then it offers no name
         return []
     return [
         entry

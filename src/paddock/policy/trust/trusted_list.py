@@ -1,4 +1,4 @@
-"""The list of files that a person trusts, in the state directory, which no fenced command can
+"""The list of files that the user trusts, in the state directory, which no sandboxed command can
 write.
 """
 
@@ -17,17 +17,17 @@ STORE = "trusted"
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
-    """The texts a person agreed to, each under the name it had then: (sha256, path); of a package
-    manager's file, each host. Agreed text under another name does not count: an agent could copy
-    the loose policy of one project over the strict one of another, or link it.
+class TrustedList:
+    """The texts that the user agreed to, each with its path at that time: (sha256, path); for the
+    file of a package manager, each host. A text under another path does not count, because an agent
+    could copy or link the loose policy of one project over the strict one of another.
     """
 
     entries: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def read(cls, state_dir: str, uid: int) -> Trusted:
-        """An absent store trusts nothing. One that somebody else could have written is an error."""
+    def read(cls, state_dir: str, uid: int) -> TrustedList:
+        """A missing list trusts nothing. A list that others could write is an error."""
         path = os.path.join(state_dir, STORE)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -49,7 +49,7 @@ class Trusted:
         return cls(tuple(_entries(data, path)))
 
     def write(self, state_dir: str, uid: int) -> None:
-        """Replace the store whole: a crash leaves the old one or the new one."""
+        """Replaces the whole list. After a crash it has its old or its new content."""
         store = os.path.join(state_dir, STORE)
         fresh = f"{store}.{os.getpid()}"
         try:
@@ -73,7 +73,7 @@ class Trusted:
         return (sha256, path) in self.entries
 
     def knows(self, path: str) -> bool:
-        """This path was trusted once, whatever its text was then."""
+        """Whether this path was trusted once, with any text."""
         return any(path == known for _, known in self.entries)
 
 

@@ -1,11 +1,11 @@
-"""Previously writable: every place that a fenced command of this user was ever allowed to write.
+"""Previously writable: every path that a sandboxed command of this user was ever allowed to write.
 
-What one run may write, it may prepare for the next: a link where a grant will lead, a policy file
-where one will be read. So the places are remembered. A grant does not follow a link that stands in
-one of them, and a policy file in one of them counts only as trusted.
+A run may prepare the next one: it can create a link where a grant will lead, or a policy file that
+will be read. So the paths are recorded. A grant does not follow a link inside them, and a policy
+file inside them counts only if it is trusted.
 
-A place is known by its name and, as a directory, by its inode: a person who renames a project keeps
-what a command left in it.
+A tree is known by its name and, as a directory, by its inode, because a renamed project keeps the
+files that a command left in it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
-from paddock.policy.trust.path_list import Store
+from paddock.policy.trust.path_list import PathListFile
 from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follow
 
 STORE = "reach"
 
-_TEMP_PARENT = "/tmp"  # where plans put private temporary directories
+_TEMP_PARENT = "/tmp"  # the parent of private temporary directories
 
-# Their inodes are the kernel's, new at every start of the machine; nobody renames them.
+# The kernel assigns new inodes here at every boot, and no process renames them.
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
 
 
@@ -32,87 +32,88 @@ class WritableHistory:
 
     @classmethod
     def read(cls, state_dir: str) -> WritableHistory:
-        return cls._read(Store(state_dir, STORE))
+        return cls._read(PathListFile(state_dir, STORE))
 
     @classmethod
-    def record(cls, state_dir: str, ways: Iterable[PathWalk]) -> WritableHistory:
-        """Add where these lead, if that is not inside what is known already."""
-        store = Store(state_dir, STORE)
+    def record(cls, state_dir: str, walks: Iterable[PathWalk]) -> WritableHistory:
+        """Adds the ends of these walks, unless a known tree contains them."""
+        store = PathListFile(state_dir, STORE)
         with store.locked():
             known = cls._read(store)
-            whole = known.including(ways)
+            whole = known.including(walks)
             if whole.trees == known.trees:
                 return known
             return cls(trees=whole.trees, facts=store.write(map(_line, whole.trees)).facts)
 
     @classmethod
-    def require_recordable(cls, state_dir: str, ways: Iterable[PathWalk]) -> None:
-        """Refuse what :meth:`record` would, and write nothing."""
+    def require_recordable(cls, state_dir: str, walks: Iterable[PathWalk]) -> None:
+        """Raises the errors of :meth:`record` without writing."""
         known = cls.read(state_dir)
-        if known.including(ways).trees != known.trees:
-            Store(state_dir, STORE).require_writable()
+        if known.including(walks).trees != known.trees:
+            PathListFile(state_dir, STORE).require_writable()
 
     @classmethod
-    def _read(cls, store: Store) -> WritableHistory:
+    def _read(cls, store: PathListFile) -> WritableHistory:
         remembered = store.read()
         try:
             return cls(trees=tuple(map(_parsed, remembered.paths)), facts=remembered.facts)
         except ValueError as error:
             raise PolicyError(f"is damaged: {error}", where=store.path) from None
 
-    def including(self, ways: Iterable[PathWalk]) -> WritableHistory:
+    def including(self, walks: Iterable[PathWalk]) -> WritableHistory:
         trees = list(self.trees)
-        for place in (place for way in ways for place in _given(way)):
-            tree = _tree(place)
-            named = any(known.names(place.path) for known in trees)
-            if named and (tree.identity is None or any(known.holds(place) for known in trees)):
+        for resolved in (resolved for walk in walks for resolved in _recorded_paths(walk)):
+            tree = _tree(resolved)
+            named = any(known.names(resolved.path) for known in trees)
+            if named and (tree.identity is None or any(known.holds(resolved) for known in trees)):
                 continue
             trees = [known for known in trees if not _is_renumbered(known, tree)]
             trees.append(tree)
         return replace(self, trees=tuple(trees))
 
-    def holds(self, way: PathWalk) -> bool:
-        """Something on the way or at its end lies where a command could write, by its name or by
-        its inode.
+    def holds(self, walk: PathWalk) -> bool:
+        """Whether a link on the walk or its end is in a tree that a command could write, by name or
+        by inode.
         """
-        names = (way.written, *(place.path for place in way.places))
+        names = (walk.written, *(resolved.path for resolved in walk.places))
         return any(
             any(tree.names(name) for name in names)
-            or any(tree.holds(place) for place in way.places)
+            or any(tree.holds(resolved) for resolved in walk.places)
             for tree in self.trees
         )
 
 
-NOTHING_REACHED = WritableHistory()
+EMPTY_HISTORY = WritableHistory()
 
 
-def in_private_temp(way: PathWalk, uid: int) -> bool:
-    """In the temporary directory of some run of this user, alive or killed."""
+def in_private_temp(walk: PathWalk, uid: int) -> bool:
+    """Whether it is in the temporary directory of any run of this user, alive or killed."""
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(
-        name.startswith(begins) for name in (way.written, *(place.path for place in way.places))
+        name.startswith(begins)
+        for name in (walk.written, *(resolved.path for resolved in walk.places))
     )
 
 
-def _given(way: PathWalk) -> Iterator[ResolvedPath]:
-    """Where it leads; and its own name, at which there may be a directory when the command gets to
+def _recorded_paths(walk: PathWalk) -> Iterator[ResolvedPath]:
+    """The end of the walk, and its own name, where a directory may exist when the command starts to
     write.
     """
-    yield way.end
-    if not way.straight:
-        yield ResolvedPath(path=way.written, object=None, above=())
+    yield walk.end
+    if not walk.straight:
+        yield ResolvedPath(path=walk.written, object=None, above=())
 
 
-def _tree(place: ResolvedPath) -> Tree:
-    lasting = place.directory and not any(
-        Tree(path=tree).names(place.path) for tree in _KERNEL_TREES
+def _tree(resolved: ResolvedPath) -> Tree:
+    lasting = resolved.directory and not any(
+        Tree(path=tree).names(resolved.path) for tree in _KERNEL_TREES
     )
-    return Tree(path=place.path, identity=place.object if lasting else None)
+    return Tree(path=resolved.path, identity=resolved.object if lasting else None)
 
 
 def _is_renumbered(known: Tree, tree: Tree) -> bool:
-    """The same inode, on a device that got another number when the machine was started again."""
+    """The same inode on a device whose number changed at a reboot."""
     if known.path != tree.path or known.identity is None or tree.identity is None:
         return False
     return known.identity.inode == tree.identity.inode

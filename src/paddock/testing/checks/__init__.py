@@ -1,3 +1,3 @@
-"""What the contract asks for, by what it is about. The last check ends the place."""
+"""The checks of the contract, by subject. The last check disposes of the executor."""
 
 from paddock.testing.checks import results, inputs, shells, endings  # noqa: F401, I001 (they come in this order)

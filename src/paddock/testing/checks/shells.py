@@ -1,47 +1,58 @@
-"""Terminals, and commands in the background."""
+"""Terminals, and background commands."""
 
 from __future__ import annotations
 
+from paddock.executors.background_shells import Shells, ShellStatus
 from paddock.executors.interface import Size
-from paddock.executors.shells import Shells, ShellStatus
-from paddock.testing.place import PATIENCE_S, Place, beating, beats, check, shells_of, still, until
+from paddock.testing.executor_under_test import (
+    CHECK_TIMEOUT_S,
+    ExecutorUnderTest,
+    beating,
+    beats,
+    check,
+    shells_of,
+    still,
+    until,
+)
 
 
 @check
-async def a_terminal_is_one(place: Place) -> None:
-    if place.has_terminals:
-        result = await place.run(
+async def a_terminal_is_a_tty(subject: ExecutorUnderTest) -> None:
+    if subject.has_terminals:
+        result = await subject.run(
             "test -t 0 && test -t 1 && test -t 2 && stty size", tty=Size(rows=33, columns=77)
         )
         assert (result.stdout.strip(), result.exit_code) == ("33 77", 0), result
 
 
 @check
-async def a_terminal_can_be_typed_at_and_resized(place: Place) -> None:
-    if not place.has_terminals:
+async def a_terminal_can_be_typed_at_and_resized(subject: ExecutorUnderTest) -> None:
+    if not subject.has_terminals:
         return
-    shells = Shells(place.executor)
+    shells = Shells(subject.executor)
     try:
         shell = await shells.start(
-            "read line; echo got $line; until test \"$(stty size)\" = '50 132'; do sleep 0.05; done; exit 5",
+            "read line; echo got $line; until test \"$(stty size)\" = '50 132'; do sleep 0.05; "
+            "done; exit 5",
             tty=Size(rows=20, columns=60),
         )
         await shell.write("hello\n")
-        assert await shell.wait_for("got hello", PATIENCE_S), shell.peek()
+        assert await shell.wait_for("got hello", CHECK_TIMEOUT_S), shell.peek()
         shell.resize(Size(rows=50, columns=132))
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 5)
+        assert (await shell.wait(CHECK_TIMEOUT_S), shell.exit_code) == (ShellStatus.COMPLETED, 5)
     finally:
         await shells.dispose(1)
 
 
 @check
-async def a_shell_is_read_with_a_cursor(place: Place) -> None:
-    async with shells_of(place) as shells:
+async def a_shell_is_read_with_a_cursor(subject: ExecutorUnderTest) -> None:
+    async with shells_of(subject) as shells:
         shell = await shells.start(
-            f"echo one; {until(place, 'two')}; echo two; {until(place, 'three')}", cwd=place.inside
+            f"echo one; {until(subject, 'two')}; echo two; {until(subject, 'three')}",
+            cwd=subject.inside,
         )
         assert shell.state is ShellStatus.RUNNING
-        assert await shell.wait_for("one", PATIENCE_S)
+        assert await shell.wait_for("one", CHECK_TIMEOUT_S)
         assert (
             shells.peek(shell.id).text,
             shells.read(shell.id).text,
@@ -51,56 +62,56 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
             "one\n",
             "",
         )
-        (place.workspace / "two").touch()
-        assert await shell.wait_for("two", PATIENCE_S)
+        (subject.workspace / "two").touch()
+        assert await shell.wait_for("two", CHECK_TIMEOUT_S)
         assert shell.read().text == "two\n"
-        (place.workspace / "three").touch()
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 0)
+        (subject.workspace / "three").touch()
+        assert (await shell.wait(CHECK_TIMEOUT_S), shell.exit_code) == (ShellStatus.COMPLETED, 0)
         assert [one.id for one in shells.list()] == [shell.id]
         assert shell.log.read_bytes() == b"one\ntwo\n"
 
 
 @check
-async def a_shell_keeps_the_end_and_its_log_all(place: Place) -> None:
-    async with shells_of(place) as shells:
+async def a_shell_keeps_its_last_output_and_its_log_all(subject: ExecutorUnderTest) -> None:
+    async with shells_of(subject) as shells:
         shell = await shells.start(
-            "head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=place.inside
+            "head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=subject.inside
         )
-        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
-        said = shell.read()
-        assert (len(said.data) + said.lost, said.data[-4:]) == (3000004, b"end\n")
+        assert await shell.wait(CHECK_TIMEOUT_S) is ShellStatus.COMPLETED
+        output = shell.read()
+        assert (len(output.data) + output.lost, output.data[-4:]) == (3000004, b"end\n")
         assert shell.log.stat().st_size == 3000004
 
 
 @check
-async def a_shell_is_killed_with_all_it_started(place: Place) -> None:
-    async with shells_of(place) as shells:
+async def a_shell_is_killed_with_all_it_started(subject: ExecutorUnderTest) -> None:
+    async with shells_of(subject) as shells:
         shell = await shells.start(
-            f"trap '' TERM; ({beating('shell-child')}) & {beating('shell')}", cwd=place.inside
+            f"trap '' TERM; ({beating('shell-child')}) & {beating('shell')}", cwd=subject.inside
         )
-        await beats(place, "shell-child")
+        await beats(subject, "shell-child")
         assert await shell.kill(0.3) is ShellStatus.KILLED
-        await still(place, "shell-child")
-        await still(place, "shell")
+        await still(subject, "shell-child")
+        await still(subject, "shell")
 
 
 @check
-async def a_shell_takes_input(place: Place) -> None:
-    async with shells_of(place) as shells:
-        shell = await shells.start("while read line; do echo got $line; done", cwd=place.inside)
+async def a_shell_takes_input(subject: ExecutorUnderTest) -> None:
+    async with shells_of(subject) as shells:
+        shell = await shells.start("while read line; do echo got $line; done", cwd=subject.inside)
         await shells.write(shell.id, "a\n")
-        assert await shell.wait_for("got a", PATIENCE_S)
+        assert await shell.wait_for("got a", CHECK_TIMEOUT_S)
         await shells.write(shell.id, b"b\n")
-        assert await shell.wait_for("got b", PATIENCE_S)
+        assert await shell.wait_for("got b", CHECK_TIMEOUT_S)
         shell.close_stdin()
-        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
+        assert await shell.wait(CHECK_TIMEOUT_S) is ShellStatus.COMPLETED
 
 
 @check
-async def a_shell_that_can_not_start_has_failed(place: Place) -> None:
-    if place.tells_failures:
-        async with shells_of(place) as shells:
-            shell = await shells.start(["no-such-program-anywhere"], cwd=place.inside)
+async def a_shell_that_can_not_start_has_failed(subject: ExecutorUnderTest) -> None:
+    if subject.tells_failures:
+        async with shells_of(subject) as shells:
+            shell = await shells.start(["no-such-program-anywhere"], cwd=subject.inside)
             assert (shell.state, bool(shell.error), bool(shell.read().data)) == (
                 ShellStatus.FAILED,
                 True,
@@ -109,9 +120,9 @@ async def a_shell_that_can_not_start_has_failed(place: Place) -> None:
 
 
 @check
-async def the_end_of_the_session_is_that_of_its_shells(place: Place) -> None:
-    async with shells_of(place) as shells:
-        await shells.start(beating("session"), cwd=place.inside)
-        await beats(place, "session")
-    await still(place, "session")
+async def shells_end_with_their_session(subject: ExecutorUnderTest) -> None:
+    async with shells_of(subject) as shells:
+        await shells.start(beating("session"), cwd=subject.inside)
+        await beats(subject, "session")
+    await still(subject, "session")
     await shells.dispose()

@@ -1,1 +1,1 @@
-"""Whether a tool call is allowed: decided before anything is opened or run."""
+"""Decides whether a tool call is allowed, before anything is opened or run."""

@@ -1,4 +1,4 @@
-"""Tool calls, what tools do, and which arguments they take."""
+"""Tool calls, the effects of tools, and their arguments."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from paddock.shell.dialect import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """``cwd``: where relative paths start and where a command runs; None: where the policy was
-    made.
+    """``cwd``: the base of relative paths and the working directory of a command; None: that of the
+    policy.
     """
 
     name: str
@@ -23,9 +23,9 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What a tool does. ``effects`` empty: nobody said, so it may do anything. ``paths`` and
-    ``command`` name the arguments that are judged; ``optional`` lists more that a call may have,
-    ``required`` those it must.
+    """The description of a tool. ``effects`` empty: unknown, so it may do anything. ``paths`` and
+    ``command`` name the judged arguments; ``optional`` lists more permitted ones, ``required`` the
+    mandatory ones.
     """
 
     name: str
@@ -101,7 +101,10 @@ def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> 
         if name not in spec.optional:
             return f"{spec.name} has no argument {name!r}"
         if not _is(value, spec.optional[name]):
-            return f"{name!r} of {spec.name} is not {_KINDS.get(spec.optional[name], spec.optional[name].__name__)}"
+            return (
+                f"{name!r} of {spec.name} is not "
+                f"{_KINDS.get(spec.optional[name], spec.optional[name].__name__)}"
+            )
     for name in spec.paths:
         if name in call.arguments and not isinstance(call.arguments[name], str):
             return f"{name!r} of {spec.name} is not text"
@@ -116,7 +119,7 @@ def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> 
     return None
 
 
-_MAX_NUMBER_BITS = 64  # of a number: no file, no time and no count is larger
+_MAX_NUMBER_BITS = 64  # no file, time or count is larger
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 

@@ -1,9 +1,9 @@
-"""Open what was judged: a path that has no link in it, through no link.
+"""Opens the judged path, which contains no link, without following any.
 
-``Located.real`` is where all links lead at the moment it is judged. Opened by name, a directory on
-the way may have become a link since; so the kernel is told to follow none (openat2(2),
-RESOLVE_NO_SYMLINKS), or the path is walked by descriptors where there is no such call. Then the
-file is the one that has the judged name, or there is an error: ELOOP or ENOTDIR.
+``LocatedPath.real`` is the resolved path at the time of judging. A directory on it may have become
+a link since. So the kernel is told to follow none (openat2(2), RESOLVE_NO_SYMLINKS), or the path is
+walked by descriptors if that call is missing. The result is the file with the judged name, or an
+error: ELOOP or ENOTDIR.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import cache
 _OPENAT2 = 437  # the same on every architecture
 _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
-# Never a terminal of ours, never waiting for somebody at the other end of a fifo.
+# Never a controlling terminal, and never a wait for the other end of a fifo.
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
 _ALWAYS_PATH = (
     os.O_CLOEXEC | os.O_NOFOLLOW
-)  # nothing is opened, and the kernel takes no other flags
+)  # nothing is opened, and the kernel accepts no other flags
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -30,7 +30,7 @@ class _OpenHow(ctypes.Structure):
 
 def open_straight(path: str, flags: int, mode: int = 0o666) -> int:
     """A descriptor for an absolute path without ``.``, ``..`` and links. OSError if there is a link
-    by now.
+    now.
     """
     if not path.startswith("/") or any(name in (".", "..") for name in path.split("/")):
         raise ValueError(f"not a straight path: {path!r}")
@@ -54,7 +54,7 @@ def _walk(path: str, flags: int, mode: int) -> int:
 
 @cache
 def _has_openat2() -> bool:
-    """Kernels before 5.6 have none, and the filters of some containers refuse it."""
+    """Kernels before 5.6 lack it, and the filters of some containers deny it."""
     try:
         os.close(_openat2("/", os.O_PATH | os.O_CLOEXEC, 0))
     except OSError:
@@ -73,7 +73,7 @@ def _openat2(path: str, flags: int, mode: int) -> int:
         if number not in (
             errno.EINTR,
             errno.EAGAIN,
-        ):  # EAGAIN: something was renamed meanwhile, says the kernel
+        ):  # EAGAIN: the kernel reports a concurrent rename
             raise OSError(number, os.strerror(number), path)
 
 

@@ -1,8 +1,8 @@
-"""Which arguments of a tool that has no ToolSpec are paths.
+"""Guesses which arguments of a tool without a ToolSpec are paths.
 
-An argument is taken for a path by its annotation in the handler's signature, by its name, or by its
-value: text that names something which is there, or could be made in a directory which is there.
-What is left can not be judged, and the question names it.
+An argument counts as a path by its annotation in the handler's signature, by its name, or by its
+value: text that names an existing object, or a new name in an existing directory. The other
+arguments can not be judged, and the question names them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _MAX_DEPTH = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """``paths``: as they are written. ``judged`` and ``others``: names of arguments."""
+    """``paths``: as written. ``judged`` and ``others``: names of arguments."""
 
     paths: tuple[str, ...]
     judged: tuple[str, ...]
     others: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
-        said += [f"not judged: {', '.join(self.others)}"] if self.others else []
-        return "; ".join(said)
+        parts = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
+        parts += [f"not judged: {', '.join(self.others)}"] if self.others else []
+        return "; ".join(parts)
 
 
 def guess(call: ToolCall, *, annotated: Collection[str], cwd: str, home: str) -> Guess:
@@ -69,8 +69,9 @@ def takes_a_call(handler: Callable[..., object]) -> bool:
 
 
 def annotated_paths(handler: Callable[..., object]) -> frozenset[str]:
-    """Parameters whose annotation speaks of a path: ``Path``, ``Path | None``,
-    ``list[os.PathLike[str]]``.
+    """Parameters with a path annotation: ``Path``, ``Path
+
+    None``, ``list[os.PathLike[str]]``.
     """
     found = _parameters(handler) or ()
     return frozenset(one.name for one in found if re.search(r"Path\b|PathLike", _annotation(one)))
@@ -102,19 +103,19 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
 
 
 def _spellings(text: str, *, named: bool, cwd: str, home: str) -> list[str]:
-    """A handler may take a path as it is, or unfold ``~user``, ``file:`` and blanks first: both
-    have to pass.
+    """A handler may use a path unchanged, or expand ``~user``, ``file:`` and blanks first: both
+    must pass.
     """
     unfolded = _as_path(text, cwd, home)
     return [text] * named + ([] if unfolded is None else [unfolded])
 
 
 def _as_path(text: str, cwd: str, home: str) -> str | None:
-    """The path that a text names, in whatever spelling; None: it does not look like one."""
+    """The path that a text names, in any spelling; None: it does not look like one."""
     written = text.strip()
     if written.lower().startswith("file:"):
         written = unquote(urlsplit(written).path)
-    written = written.removeprefix("@")  # as curl and others name a file
+    written = written.removeprefix("@")  # the notation of curl and others for a file
     if not written or len(written) > _MAX_PATH_CHARS or "\0" in written or "\n" in written:
         return None
     if written in ("~", "..") or written.startswith(("~/", "../")):
@@ -130,7 +131,7 @@ def _as_path(text: str, cwd: str, home: str) -> str | None:
 
 
 def _is_there(path: str) -> bool:
-    """Only these errors say that nothing is there."""
+    """Only these errors mean that the object is missing."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,19 +1,25 @@
-"""One tool call → allow, deny or ask, before anything is done.
+"""Decides one tool call before anything is done: allow, deny or ask.
 
 The order is fixed, and hard gates come first:
 
-    1  read-only mode        4  allowed paths      7  shell commands where nothing confines their writes: ask
-    2  path rules            5  command rules      8  approval for writes, for execution, for tools nobody knows: ask
-    3  denied paths          6  denied commands    9  allow
+    1  read-only mode
+    2  path rules
+    3  denied paths
+    4  allowed paths
+    5  command rules
+    6  denied commands
+    7  shell commands whose writes are not confined: ask
+    8  approval for writes, for execution and for unknown tools: ask
+    9  allow
 
-What 1 to 6 deny no approval can lift. A rule that allows settles what is asked or denied later by
-the same person's lists; the built-in lists hold whatever a rule says, and a rule that asks opens
-nothing that is denied. A call is judged by what its tool does (``ToolSpec``), not by its name. No
-call makes this raise: a call that makes no sense is denied, and a policy that makes none is a
-PolicyError when it is built.
+No approval can lift a denial of steps 1 to 6. A rule that allows overrides later questions and
+denials of the same user's lists. It does not override the built-in lists. A rule that asks opens
+nothing that is denied. A call is judged by the effects of its tool (``ToolSpec``), not by its name.
+No call raises an exception here: an invalid call is denied. An invalid policy raises a PolicyError
+when it is built.
 
-Paths inside a shell command are not looked at: programs open files in ways that no text shows. That
-is for the kernel's fence.
+Paths inside a shell command are not judged, because the text does not show which files a program
+opens. The sandbox restricts these.
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ _PATHS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_paths.
 
 
 class Step(IntEnum):
-    """What decided. 0: the call itself is wrong."""
+    """The step that decided. 0: the call itself is invalid."""
 
     ARGUMENTS = 0
     READ_ONLY = 1
@@ -70,8 +76,8 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What an approval is about: this tool, with this path or this parsed command, in this
-    directory; nothing else.
+    """The scope of an approval: this tool, with this path or this parsed command, in this directory
+    only.
     """
 
     tool: str
@@ -81,8 +87,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """``rule_id``: what decided, for the journal. ``paths``: the files to open, by ``real``.
-    ``scope``: what an answer to a question is about.
+    """``rule_id``: the deciding rule, for the journal. ``paths``: the files to open, by ``real``.
+    ``scope``: the scope of an answer.
     """
 
     action: Action
@@ -94,13 +100,13 @@ class Decision:
 
     @property
     def final(self) -> bool:
-        """Nobody is asked, and no approval changes it."""
+        """No question is asked, and no approval changes it."""
         return self.action is not Action.ASK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Denied:
-    """One pattern of a list, and what to say of it."""
+    """One pattern of a list, and its message."""
 
     id: str
     why: str
@@ -116,11 +122,11 @@ class _Matched:
 
 
 class ToolPolicy:
-    """See the module. The defaults are careful ones: the current directory, and a question for
-    every write and every command. ``writes_confined``: what runs shell commands really keeps them
-    from writing outside. ``dialect``: the shell that runs them; text that it may read otherwise
-    than bash can not be judged. ``lift_defaults``: patterns of the built-in list of denied paths,
-    as they are written there, that are to be left out.
+    """See the module. The defaults are strict: the current directory, and a question for every
+    write and every command. ``writes_confined``: the executor really confines the writes of
+    commands. ``dialect``: the shell that runs them; text that it may read differently than bash can
+    not be judged. ``lift_defaults``: patterns to remove from the built-in list of denied paths, as
+    written there.
     """
 
     def __init__(
@@ -155,7 +161,7 @@ class ToolPolicy:
         self.require_approval_for_execute = require_approval_for_execute
         self.unknown_tools = _action(unknown_tools, "unknown_tools")
         self._specs = {spec.name: spec for spec in (*BUILTIN_TOOLS, *tools)}
-        self._allowed = None if allowed_paths is None else self._places(allowed_paths)
+        self._allowed = None if allowed_paths is None else self._globs(allowed_paths)
         self._builtin = tuple(self._builtin_paths(lift_defaults))
         self._denied = tuple(self._own_paths(denied_paths))
         self._path_rules = tuple(self._path_rule(at, rule) for at, rule in enumerate(path_rules))
@@ -166,9 +172,7 @@ class ToolPolicy:
 
     @classmethod
     def of(cls, tools: ToolSettings, **settings: Any) -> ToolPolicy:
-        """What a policy file says: ``[tools]`` in TOML or the JSON ``safety`` object. Lists only
-        ever add.
-        """
+        """From a policy file: ``[tools]`` in TOML or the JSON ``safety`` object. Lists only add."""
 
         def flag(name: str, default: bool) -> bool:
             sourced = getattr(tools, name)
@@ -190,22 +194,20 @@ class ToolPolicy:
         )
 
     def confined(self, writes: bool, dialect: Dialect = Dialect.BASH) -> ToolPolicy:
-        """The same policy, where commands run in such a way, by such a shell."""
+        """The same policy for an executor with these properties."""
         other = copy(self)
         other.writes_confined = writes
         other.dialect = dialect
         return other
 
     def spec(self, name: str) -> ToolSpec:
-        """What is known of a tool, with what a model should be told where commands run in this
-        way.
-        """
+        """The description of a tool, with text for a model about the executor."""
         spec = self._specs.get(name) or ToolSpec(name=name)
         return replace(spec, description=DESCRIPTIONS[self.dialect]) if name == "bash" else spec
 
     def check(self, call: ToolCall, *, annotated: Collection[str] = ()) -> Decision:
-        """``annotated``: arguments that the handler's signature says are paths, of a tool that has
-        no ToolSpec.
+        """``annotated``: arguments that are paths by the handler's signature, for a tool without a
+        ToolSpec.
         """
         if not isinstance(call.name, str) or not isinstance(call.cwd, str | None):
             plain = ToolCall(name=repr(call.name), arguments={})
@@ -235,7 +237,7 @@ class ToolPolicy:
             or judging.allow()
         )
 
-    # 2 to 4
+    # Steps 2 to 4
 
     def _paths(self, judging: _Judging, spec: ToolSpec) -> Decision | None:
         settled = []
@@ -287,7 +289,7 @@ class ToolPolicy:
             any(glob.covers(spelling) for glob in self._allowed) for spelling in place.spellings
         )
 
-    # 5 and 6
+    # Steps 5 and 6
 
     def _command(self, judging: _Judging, spec: ToolSpec) -> Decision | None:
         if spec.command is None:
@@ -319,9 +321,7 @@ class ToolPolicy:
         return None
 
     def _rules_for(self, reading: Reading) -> Iterator[_Matched | None]:
-        """For each command of the line the first rule that is about it; then one about the line as
-        a whole.
-        """
+        """For each command of the line the first matching rule; then one for the whole line."""
         commands = reading.line.commands if reading.line is not None else []
         for command in commands:
             if command.words == ("{",) and command.bare:
@@ -335,7 +335,7 @@ class ToolPolicy:
             if rule.matched.action is not Action.ALLOW and rule.is_about_text(reading.text)
         )
 
-    # 7 and 8
+    # Steps 7 and 8
 
     def _approval(self, judging: _Judging, spec: ToolSpec, *, known: bool) -> Decision | None:
         judged = f"; {judging.guess}" if judging.guess is not None and str(judging.guess) else ""
@@ -361,10 +361,10 @@ class ToolPolicy:
             judging.ask(Step.APPROVAL, "unknown-tool", unsaid)
         return judging.question
 
-    # What was written → what is compared.
+    # From written values to compared values.
 
-    def _places(self, written: Sequence[str]) -> tuple[Glob, ...]:
-        """A place below a link is meant by both names. Worked out once: a later chdir moves no
+    def _globs(self, written: Sequence[str]) -> tuple[Glob, ...]:
+        """A path below a link counts by both names. Resolved once, so a later chdir moves no
         boundary.
         """
         globs: list[Glob] = []
@@ -374,19 +374,19 @@ class ToolPolicy:
                 raise PolicyError(
                     f"allowed_paths: names no directory: {one!r}", hint=f"write {CWD_TOKEN}/**"
                 )
-            globs += [glob, *self._led(glob)]
+            globs += [glob, *self._resolved(glob)]
         return tuple(globs)
 
-    def _led(self, glob: Glob) -> Iterator[Glob]:
+    def _resolved(self, glob: Glob) -> Iterator[Glob]:
         if glob.floating or self.platform == "win32" or ":" in glob.prefix[:3]:
             return
         try:
-            way = follow(glob.prefix)
+            walk = follow(glob.prefix)
         except PaddockError:
             return
-        if not way.straight:
+        if not walk.straight:
             rest = glob.text.removeprefix(glob.prefix)
-            yield Glob.parse(folded(way.end.path, self.platform) + rest)
+            yield Glob.parse(folded(walk.end.path, self.platform) + rest)
 
     def _glob(self, written: str, key: str) -> Glob:
         text = written
@@ -418,13 +418,13 @@ class ToolPolicy:
                 if pattern in lifted:
                     continue
                 glob = self._glob(pattern, "denied_paths.toml")
-                for each in (glob, *self._led(glob)):
+                for each in (glob, *self._resolved(glob)):
                     yield _Denied(id=f"denied-paths.{name}", why=why, written=pattern, glob=each)
 
     def _own_paths(self, written: Sequence[str]) -> Iterator[_Denied]:
         for pattern in _texts(written, "denied_paths"):
             glob = self._glob(pattern, "denied_paths")
-            for each in (glob, *self._led(glob)):
+            for each in (glob, *self._resolved(glob)):
                 yield _Denied(
                     id="denied-paths", why=f"denied by {pattern}", written=pattern, glob=each
                 )
@@ -469,10 +469,10 @@ class _CommandRule:
 
     def is_about(self, command: Command) -> bool:
         if self.matched.action is Action.ALLOW and not command.bare:
-            return False  # what stands around it is not in its words
+            return False  # its words do not show its context
         words = " ".join(command.words)
-        # A program that is allowed by its name is the one that PATH finds: `./ls` may be the
-        # agent's own.
+        # A program that is allowed by name must be the one that PATH finds: `./ls` may be written
+        # by the agent.
         exact = self.matched.action is Action.ALLOW or "/" in (self.exe or "")
         if self.exe is not None and not (
             command.words and self.exe == (command.words[0] if exact else command.program)
@@ -488,9 +488,7 @@ class _CommandRule:
 
 @dataclass(slots=True)
 class _Judging:
-    """One call on its way through the steps. The first question is kept: a later step may still
-    deny.
-    """
+    """One call during the steps. The first question is stored: a later step may deny."""
 
     call: ToolCall
     cwd: str
@@ -508,7 +506,8 @@ class _Judging:
             locate(one, cwd=self.cwd, home=home, platform=platform) for one in written
         )
         self.subject = tuple(path.real or path.spellings[0] for path in self.paths)
-        if self.paths and spec not in BUILTIN_TOOLS:  # nobody knows what its other arguments do
+        # the effects of its other arguments are unknown
+        if self.paths and spec not in BUILTIN_TOOLS:
             others = {
                 name: value for name, value in self.call.arguments.items() if name not in spec.paths
             }
@@ -531,9 +530,9 @@ class _Judging:
         )
 
 
-@cache  # a part of the installation, like the code
+@cache  # part of the installation, like the code
 def default_denied_paths() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
-    """Category, why, patterns."""
+    """Category, reason, patterns."""
     import tomllib
 
     with open(_PATHS, "rb") as file:
@@ -546,12 +545,12 @@ def default_denied_paths() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
 def _written(arguments: object) -> str:
     try:
         return json.dumps(arguments, sort_keys=True, default=repr)
-    except (TypeError, ValueError):  # keys of several kinds, circles
-        with contextlib.suppress(ValueError, RecursionError):  # numbers of thousands of digits
+    except (TypeError, ValueError):  # keys of several types, or cycles
+        with contextlib.suppress(ValueError, RecursionError):  # numbers with thousands of digits
             return repr(arguments)
     except RecursionError:
         pass
-    # An approval is for this one call.
+    # An approval is for this call only.
     return f"{type(arguments).__name__} that can not be written, {os.urandom(16).hex()}"
 
 
@@ -593,8 +592,8 @@ def _action(value: object, key: str) -> Action:
 
 
 def _regex(pattern: str | None, key: str) -> Any:
-    """RE2, whose time is linear in the text, as that of the exec rules: what a command says can not
-    hang its judge.
+    """RE2, whose time is linear in the text, as for the exec rules: the text of a command can not
+    stall the policy.
     """
     if pattern is None:
         return None
@@ -609,9 +608,9 @@ def _regex(pattern: str | None, key: str) -> Any:
 
 
 def _not_a_regex(key: str, error: Exception) -> NoReturn:
-    said = error.args[0] if error.args else error
-    said = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-    raise PolicyError(f"{key}: not a regular expression: {said}") from None
+    message = error.args[0] if error.args else error
+    message = message.decode("utf-8", "replace") if isinstance(message, bytes) else message
+    raise PolicyError(f"{key}: not a regular expression: {message}") from None
 
 
 def _plain(text: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_of
 from paddock.host.git.worktree_links import Links, remember
@@ -16,7 +16,7 @@ from tests.unit.host.git.real_repositories import git, repository, worktree
 
 
 def opening(top: Path, *, uid: int | None = None) -> Opening | str:
-    looked = Looked()
+    looked = FileSnapshot()
     here = repository_of(str(top), looked)
     assert here
     assert here.linked
@@ -88,7 +88,7 @@ def test_an_entry_that_names_another_common_directory_is_no_worktree(
 def test_a_repository_that_is_gone_opens_nothing(tmp_path: Path) -> None:
     main = repository(tmp_path / "r")
     worktree(main, tmp_path / "w")
-    looked = Looked()
+    looked = FileSnapshot()
     here = repository_of(f"{tmp_path}/w", looked)
     assert here
     shutil.rmtree(main)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import MAX_FILE_BYTES, Looked
+from paddock.host.git.file_snapshot import MAX_FILE_BYTES, FileSnapshot
 from paddock.host.git.repository import Repository, repository_of
 from tests.unit.host.git.real_repositories import git, repository, worktree
 
 
 def found(top: Path) -> Repository | None:
-    return repository_of(str(top), Looked())
+    return repository_of(str(top), FileSnapshot())
 
 
 def test_a_plain_repository_is_its_own(tmp_path: Path) -> None:
@@ -86,11 +86,11 @@ def test_a_planted_common_directory_is_seen(tmp_path: Path) -> None:
 def test_what_was_looked_at_is_remembered_with_what_it_was(tmp_path: Path) -> None:
     main = repository(tmp_path / "r")
     top = worktree(main, tmp_path / "w")
-    looked = Looked()
+    looked = FileSnapshot()
     repository_of(str(top), looked)
     assert looked.files[f"{top}/.git"]
     assert looked.files[f"{main}/.git/worktrees/w/commondir"]
-    plain = Looked()
+    plain = FileSnapshot()
     repository_of(str(main), plain)
     assert f"{main}/.git" in plain.directories
     assert plain.files[f"{main}/.git/commondir"] is None, "what is absent may appear"
@@ -99,8 +99,8 @@ def test_what_was_looked_at_is_remembered_with_what_it_was(tmp_path: Path) -> No
 def test_a_file_that_can_not_be_read_as_git_would_stops_the_run(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(PolicyError, match="longer than"):
-        Looked().text(str(tmp_path / "long"))
+        FileSnapshot().text(str(tmp_path / "long"))
     with pytest.raises(PolicyError, match="not a regular file"):
-        Looked().text("/dev/null")
+        FileSnapshot().text("/dev/null")
     (tmp_path / "loop").symlink_to("loop")
-    assert Looked().text(str(tmp_path / "loop")) is None
+    assert FileSnapshot().text(str(tmp_path / "loop")) is None

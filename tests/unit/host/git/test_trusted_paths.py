@@ -10,9 +10,9 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.host.git import trusted_paths
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import repository_of
-from paddock.host.git.trusted_paths import MOST_FILES, trusted_by
+from paddock.host.git.trusted_paths import MAX_CONFIG_FILES, trusted_by
 from tests.unit.host.git.real_repositories import repository
 
 
@@ -28,7 +28,7 @@ def _top(tmp_path: Path) -> Path:
 
 
 def trusted(top: Path, environ: dict[str, str] | None = None) -> set[str]:
-    looked = Looked()
+    looked = FileSnapshot()
     home = str(top.parent / "home")
     own = {trusted_paths.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
     found = {
@@ -163,9 +163,10 @@ def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
 
 def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
     """What git would obey by the next one is not known."""
-    configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MOST_FILES)))
+    configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MAX_CONFIG_FILES)))
     with pytest.raises(
-        PolicyError, match=f"includes more than {MOST_FILES} files .*/r/.git/config: include.path"
+        PolicyError,
+        match=f"includes more than {MAX_CONFIG_FILES} files .*/r/.git/config: include.path",
     ):
         trusted(top)
 

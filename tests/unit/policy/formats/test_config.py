@@ -220,7 +220,7 @@ def test_the_names_of_others_are_these_things() -> None:
 
     assert policy.SafetyPolicy is ToolPolicy
     assert policy.PolicyConfig is type(Config().tools)
-    assert permissions.PermissionManager is paddock.Desk
+    assert permissions.PermissionManager is paddock.Approvals
     assert permissions.ApprovalResult is paddock.Verdict
     with pytest.raises(AttributeError):
         _ = policy.Nothing

@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
 from paddock.policy.trust.file_trust import is_trusted, read_policy, trust, untrust
-from paddock.policy.trust.trusted_list import MAX_FILE_BYTES, Trusted
+from paddock.policy.trust.trusted_list import MAX_FILE_BYTES, TrustedList
 from tests.support.features import need
 from tests.unit.policy.world import World
 
@@ -295,18 +295,18 @@ def test_a_file_others_could_write_can_not_be_trusted(world: World) -> None:
 
 def test_a_list_of_trusted_files_that_others_could_write_is_refused(world: World) -> None:
     store = Path(world.origin.state_dir) / "trusted"
-    assert Trusted.read(world.origin.state_dir, os.getuid()) == Trusted()
+    assert TrustedList.read(world.origin.state_dir, os.getuid()) == TrustedList()
     world.write(store, "0" * 64 + "  /x\n")
-    assert Trusted.read(world.origin.state_dir, os.getuid()).knows("/x")
+    assert TrustedList.read(world.origin.state_dir, os.getuid()).knows("/x")
     store.chmod(0o622)
     with pytest.raises(PolicyError, match="only you can write"):
-        Trusted.read(world.origin.state_dir, os.getuid())
+        TrustedList.read(world.origin.state_dir, os.getuid())
 
 
 def test_a_damaged_list_is_told_with_its_line(world: World) -> None:
     store = world.write(Path(world.origin.state_dir) / "trusted", "0" * 64 + "  /x\ngarbage\n")
     with pytest.raises(PolicyError, match=f"{store}:2"):
-        Trusted.read(world.origin.state_dir, os.getuid())
+        TrustedList.read(world.origin.state_dir, os.getuid())
 
 
 def test_a_path_that_is_not_utf8_can_be_trusted(world: World) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddock.policy.trust.host_commands import Planted, command
-from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
+from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 from paddock.text.path_walk import follow
 
 
@@ -63,7 +63,7 @@ def test_every_word_that_names_a_path_is_checked(
                 "the control: no command can write it"
             )
         else:
-            assert command(argv, environ, NOTHING_REACHED).argv == tuple(argv)
+            assert command(argv, environ, EMPTY_HISTORY).argv == tuple(argv)
             with pytest.raises(Planted, match=str(place)):
                 command(argv, environ, reach)
 
@@ -103,7 +103,7 @@ def test_programs_are_not_looked_for_where_a_command_can_write(
         "LANG": "C",
         "HOME": "/",
     }
-    assert command(["token"], environ, NOTHING_REACHED).argv == (f"{workspace}/bin/token",)
+    assert command(["token"], environ, EMPTY_HISTORY).argv == (f"{workspace}/bin/token",)
     found = command(["token"], environ, reach)
     assert found.argv == (f"{safe}/bin/token",)
     assert found.environ == {"PATH": f"{safe}/bin", "LANG": "C", "HOME": "/"}, (

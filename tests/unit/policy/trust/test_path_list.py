@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.trust.journal_history import YOUNG_S, Journals
-from paddock.policy.trust.path_list import Store, facts_of
+from paddock.policy.trust.journal_history import MIN_AGE_S, JournalHistory
+from paddock.policy.trust.path_list import PathListFile, facts_of
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
@@ -28,10 +28,10 @@ def named(reach: WritableHistory) -> list[str]:
 
 
 def test_every_name_comes_back_as_it_went(state: str) -> None:
-    assert Store(state, "x").read().facts == ()
-    with Store(state, "x").locked():
-        written = Store(state, "x").write(STRANGE)
-    assert Store(state, "x").read() == written
+    assert PathListFile(state, "x").read().facts == ()
+    with PathListFile(state, "x").locked():
+        written = PathListFile(state, "x").write(STRANGE)
+    assert PathListFile(state, "x").read() == written
     assert list(written.paths) == STRANGE
     assert written.facts == facts_of(os.lstat(f"{state}/x"))
     assert os.listdir(state) == ["x"]
@@ -59,7 +59,7 @@ def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
 
 def test_nothing_to_remember_writes_nothing(state: str) -> None:
     assert WritableHistory.record(state, []).facts == ()
-    assert Journals.record(state, []).facts == ()
+    assert JournalHistory.record(state, []).facts == ()
     assert os.listdir(state) == []
 
 
@@ -68,7 +68,7 @@ def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) ->
     with pytest.raises(PolicyError, match="can not be used"):
         WritableHistory.record(str(tmp_path / "state"), [follow("/srv")])
     with pytest.raises(PolicyError, match="can not be used"):
-        Journals.record(str(tmp_path / "state"), ["/srv"])
+        JournalHistory.record(str(tmp_path / "state"), ["/srv"])
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
@@ -80,7 +80,7 @@ def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode:
 
 
 def age(state: str) -> None:
-    long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * YOUNG_S
+    long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * MIN_AGE_S
     os.utime(f"{state}/journals", (long_ago, long_ago))
 
 
@@ -89,18 +89,18 @@ def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_i
 ) -> None:
     made, never = tmp_path / "made", tmp_path / "never"
     made.mkdir()
-    assert Journals.record(state, [str(made), str(never)]).places == (str(made), str(never))
-    assert Journals.record(state, []).places == (str(made), str(never))
+    assert JournalHistory.record(state, [str(made), str(never)]).places == (str(made), str(never))
+    assert JournalHistory.record(state, []).places == (str(made), str(never))
     age(state)
-    assert Journals.record(state, []).places == (str(made),)
-    assert Journals.read(state).places == (str(made),)
+    assert JournalHistory.record(state, []).places == (str(made),)
+    assert JournalHistory.read(state).places == (str(made),)
 
 
 def test_a_journal_that_can_not_be_seen_is_not_gone(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = "/hidden/journal"
-    Journals.record(state, [hidden])
+    JournalHistory.record(state, [hidden])
     age(state)
     look = os.lstat
 
@@ -110,10 +110,10 @@ def test_a_journal_that_can_not_be_seen_is_not_gone(
         return look(path)
 
     monkeypatch.setattr(os, "lstat", refused)
-    assert Journals.record(state, []).places == (hidden,)
+    assert JournalHistory.record(state, []).places == (hidden,)
 
 
 def test_a_journal_is_remembered_by_its_real_name(state: str, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert Journals.record(state, [f"{tmp_path}/link/j"]).places == (f"{tmp_path}/real/j",)
+    assert JournalHistory.record(state, [f"{tmp_path}/link/j"]).places == (f"{tmp_path}/real/j",)

@@ -1,8 +1,7 @@
-"""Commands in the background, in whatever place an executor has: started, read with a cursor,
-written to, ended.
+"""Background commands in any executor: start, read with a cursor, write, end.
 
-A shell keeps the last MiB in memory and all it said in a log. One that can not be started is a
-failed shell, never a run in the foreground.
+A shell keeps its last MiB of output in memory and all of it in a log. A shell that can not be
+started has the state FAILED; it never runs in the foreground instead.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from paddock.executors.run import GRACE_S, end
 RING_BYTES = 1024 * 1024
 _CHUNK_BYTES = 64 * 1024
 _DRAIN_S = 0.5
-_ENDED_S = 30.0  # after KILL: on another machine that is as late as a connection may be
+_KILL_TIMEOUT_S = 30.0  # after KILL: on another machine this includes the delay of a connection
 
 
 class ShellStatus(Enum):
     RUNNING = "running"
-    COMPLETED = "completed"  # by itself, whatever its exit code
-    FAILED = "failed"  # it was never started
-    KILLED = "killed"  # by us, or by any other signal
+    COMPLETED = "completed"  # by itself, with any exit code
+    FAILED = "failed"  # never started
+    KILLED = "killed"  # by this program or by any other signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """What a shell said since the cursor. ``lost``: bytes before it that were dropped before
-    anybody read them.
+class ShellOutput:
+    """The output of a shell since the cursor. ``lost``: the number of bytes that were dropped
+    before they were read.
     """
 
     data: bytes
@@ -59,7 +58,7 @@ class Said:
 
 
 class Shell:
-    """One of :class:`Shells`. stdout and stderr come as they came."""
+    """One of :class:`Shells`. stdout and stderr are mixed in the order of arrival."""
 
     def __init__(self, id: str, command: CommandLine, log: Path) -> None:
         self.id = id
@@ -69,7 +68,7 @@ class Shell:
         self.exit_code: int | None = None
         self.error: str | None = None
         self._ring = bytearray()
-        self._written = 0  # of the stream, from its beginning
+        self._written = 0  # bytes of the stream since its beginning
         self._cursor = 0
         self._changed = asyncio.Condition()
         self._process: Process | None = None
@@ -80,28 +79,28 @@ class Shell:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def peek(self) -> Said:
-        """What :meth:`read` would give; the cursor stays."""
+    def peek(self) -> ShellOutput:
+        """The result of :meth:`read` without moving the cursor."""
         first = self._written - len(self._ring)
         lost = max(first - self._cursor, 0)
         data = bytes(self._ring[max(self._cursor - first, 0) :])
-        return Said(data=data, lost=lost, state=self.state, exit_code=self.exit_code)
+        return ShellOutput(data=data, lost=lost, state=self.state, exit_code=self.exit_code)
 
-    def read(self) -> Said:
-        said = self.peek()
+    def read(self) -> ShellOutput:
+        output = self.peek()
         self._cursor = self._written
-        return said
+        return output
 
     async def wait(self, timeout_s: float | None = None) -> ShellStatus:
-        """Until it has ended, or the time is over."""
+        """Waits until it has ended, or until the timeout."""
         await self._until(lambda: self.state is not ShellStatus.RUNNING, timeout_s)
         return self.state
 
     async def wait_for(
         self, pattern: str | re.Pattern[str], timeout_s: float | None = None
     ) -> re.Match[str] | None:
-        """Until something it said matches, from the cursor on. None: it ended, or the time is over,
-        without it.
+        """Waits until the output after the cursor matches. None: the shell ended or the time is
+        over without a match.
         """
         expression = re.compile(pattern)
 
@@ -132,13 +131,13 @@ class Shell:
             self._process.resize(size)
 
     async def kill(self, grace_s: float = GRACE_S) -> ShellStatus:
-        """TERM, and KILL if it is still there after the grace: everything that it started. Returns
-        after its end.
+        """Sends TERM, and KILL after the grace, to every process of the shell. Returns after its
+        end.
         """
         if self._process is not None and self.state is ShellStatus.RUNNING:
             self._killed = True
             await end(self._process, grace_s)
-            await self.wait(_ENDED_S)
+            await self.wait(_KILL_TIMEOUT_S)
         return self.state
 
     async def _start(
@@ -149,7 +148,7 @@ class Shell:
         env: Mapping[str, str] | None,
         tty: Size | None,
     ) -> None:
-        self.log.touch()  # whoever has the shell has its log
+        self.log.touch()  # every shell has a log
         try:
             self._process = await executor.spawn(
                 self.command, cwd=cwd, env=env, stdin=True, tty=tty
@@ -168,7 +167,8 @@ class Shell:
             try:
                 code = await process.wait()
                 if reading:
-                    # What it left running may hold the pipes; it is not what this shell is about.
+                    # Processes that it left running may hold the pipes. They are not part of this
+                    # shell.
                     await asyncio.wait(reading, timeout=_DRAIN_S)
             finally:
                 for task in reading:
@@ -209,7 +209,7 @@ class Shell:
 
 
 class Shells:
-    """``directory``: for the logs; one of its own that goes with the shells if None."""
+    """``directory``: for the logs; None: a temporary one, removed with the shells."""
 
     def __init__(
         self, executor: CommandExecutor, directory: str | os.PathLike[str] | None = None
@@ -249,10 +249,10 @@ class Shells:
                 f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}"
             ) from None
 
-    def read(self, id: str) -> Said:
+    def read(self, id: str) -> ShellOutput:
         return self[id].read()
 
-    def peek(self, id: str) -> Said:
+    def peek(self, id: str) -> ShellOutput:
         return self[id].peek()
 
     async def write(self, id: str, data: bytes | str) -> None:
@@ -262,7 +262,7 @@ class Shells:
         return await self[id].kill(grace_s)
 
     async def dispose(self, grace_s: float = GRACE_S) -> None:
-        """End them all. A second time does nothing."""
+        """Ends all shells. A second call does nothing."""
         if self._disposed:
             return
         self._disposed = True

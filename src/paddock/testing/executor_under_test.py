@@ -1,5 +1,5 @@
-"""A place under test, the list of checks, and how these see what happens: by marks in files that
-the host reads.
+"""The executor under test, the list of checks, and their observations: marks in files that the host
+reads.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paddock.executors.background_shells import Shells
 from paddock.executors.interface import CommandExecutor, CommandLine, NotStarted
 from paddock.executors.run import Result, run
-from paddock.executors.shells import Shells
 
-PATIENCE_S = 60.0
+CHECK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """``workspace`` is where files of the host and of commands are the same; ``inside`` is what
-    commands call it, and where they run unless told otherwise. ``tells_failures``: a command that
-    can not be started is told from one that was.
+class ExecutorUnderTest:
+    """``workspace``: a directory with the same files for the host and for commands. ``inside``: its
+    path for commands, and their default working directory. ``tells_failures``: the executor
+    distinguishes a command that can not be started from one that fails.
     """
 
     executor: CommandExecutor
@@ -33,17 +33,17 @@ class Place:
     has_terminals: bool = True
     at_a_time: int = 8  # checks
 
-    def below(self, name: str) -> Place:
-        """A directory of it, for one check."""
+    def below(self, name: str) -> ExecutorUnderTest:
+        """A subdirectory for one check."""
         (self.workspace / name).mkdir()
         return replace(self, workspace=self.workspace / name, inside=f"{self.inside}/{name}")
 
     async def run(self, command: CommandLine, **options: Any) -> Result:
         options = {"cwd": self.inside, **options}
-        return await asyncio.wait_for(run(self.executor, command, **options), PATIENCE_S)
+        return await asyncio.wait_for(run(self.executor, command, **options), CHECK_TIMEOUT_S)
 
 
-Check = Callable[[Place], Awaitable[None]]
+Check = Callable[[ExecutorUnderTest], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
 
 
@@ -62,8 +62,8 @@ def refused() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def shells_of(place: Place) -> AsyncIterator[Shells]:
-    shells = Shells(place.executor)
+async def shells_of(subject: ExecutorUnderTest) -> AsyncIterator[Shells]:
+    shells = Shells(subject.executor)
     try:
         yield shells
     finally:
@@ -71,42 +71,42 @@ async def shells_of(place: Place) -> AsyncIterator[Shells]:
 
 
 def beating(name: str) -> str:
-    """A line that leaves a mark again and again, for half a minute at most."""
+    """A line of shell that adds marks to a file, for at most half a minute."""
     return f"n=0; while [ $n -lt 600 ]; do echo x >> beat-{name}; sleep 0.05; n=$((n+1)); done"
 
 
-def until(place: Place, name: str) -> str:
-    return f"while ! test -e {place.inside}/{name}; do sleep 0.02; done"
+def until(subject: ExecutorUnderTest, name: str) -> str:
+    return f"while ! test -e {subject.inside}/{name}; do sleep 0.02; done"
 
 
-def size_of(place: Place, name: str) -> int:
+def size_of(subject: ExecutorUnderTest, name: str) -> int:
     with contextlib.suppress(FileNotFoundError):
-        return (place.workspace / f"beat-{name}").stat().st_size
+        return (subject.workspace / f"beat-{name}").stat().st_size
     return 0
 
 
 async def wait_for(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + CHECK_TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, "it did not happen"
         await asyncio.sleep(0.02)
 
 
-async def beats(place: Place, name: str) -> None:
-    await wait_for(lambda: size_of(place, name) > 0)
+async def beats(subject: ExecutorUnderTest, name: str) -> None:
+    await wait_for(lambda: size_of(subject, name) > 0)
 
 
-async def still(place: Place, name: str) -> None:
-    """No mark for a while in which there would have been ten."""
-    deadline = time.monotonic() + PATIENCE_S
-    before, since = size_of(place, name), time.monotonic()
+async def still(subject: ExecutorUnderTest, name: str) -> None:
+    """Waits for a time in which ten marks would appear, and checks that none does."""
+    deadline = time.monotonic() + CHECK_TIMEOUT_S
+    before, since = size_of(subject, name), time.monotonic()
     while time.monotonic() - since < 0.5:
         await asyncio.sleep(0.05)
-        if (now := size_of(place, name)) != before:
+        if (now := size_of(subject, name)) != before:
             before, since = now, time.monotonic()
         assert time.monotonic() < deadline, f"{name} lives on"
 
 
-def soon(place: Place) -> float:
-    """Long enough for a command to begin on a machine that is busy."""
+def soon(subject: ExecutorUnderTest) -> float:
+    """Long enough for a command to start on a busy machine."""
     return 1.5

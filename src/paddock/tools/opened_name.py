@@ -1,13 +1,12 @@
 """A name in a directory that is held open.
 
-The directory is opened by the path that was judged, through no link (policy/open_judged.py), before
-anybody is asked; all that follows is done by its descriptor. Whatever happens to the names above
-meanwhile, it is the judged directory that is read and written, and a link in the place of the file
-is never followed.
+The directory is opened by the judged path, through no link (policy/open_judged.py), before any
+question. Every later step uses its descriptor. So the judged directory is read and written, even if
+names above it change, and a link in place of the file is never followed.
 
-Names change between the judgement and the opening: a command renames a directory on the way, a
-program of the host links a denied file to another name. So the sandbox is asked for what the path
-leads to inside, and only the same object is read or replaced.
+Names can change between judging and opening: a command renames a directory on the path, or a
+program of the host links a denied file to another name. So the sandbox is asked which object the
+path has inside, and only the same object is read or replaced.
 """
 
 from __future__ import annotations
@@ -52,25 +51,25 @@ def real_path(located: LocatedPath) -> str:
 
 
 @contextmanager
-def told(shown: str) -> Iterator[None]:
-    """What the system refuses is a result."""
+def os_errors_as_results(shown: str) -> Iterator[None]:
+    """Turns errors of the system into results."""
     try:
         yield
     except OSError as error:
         raise failure(error, shown) from None
 
 
-PlaceDenial = Callable[[str, os.stat_result], str | None]
-"""Why an object, which the host has at this path, may not be touched by it; None: it may."""
+OpenDenial = Callable[[str, os.stat_result], str | None]
+"""The reason why the object at this path of the host may not be used; None: it may."""
 
 
-def require_open(path: str, facts: os.stat_result, closed: PlaceDenial, shown: str) -> None:
-    if why := closed(path, facts):
+def require_open(path: str, facts: os.stat_result, denial: OpenDenial, shown: str) -> None:
+    if why := denial(path, facts):
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
 class OpenedName:
-    """``missing``: directories that have to be made before the name can be."""
+    """``missing``: directories that must be created before the name."""
 
     def __init__(
         self,
@@ -79,9 +78,9 @@ class OpenedName:
         missing: tuple[str, ...],
         name: str,
         shown: str,
-        closed: PlaceDenial,
+        denial: OpenDenial,
     ) -> None:
-        self._closed = closed
+        self._denial = denial
         self._directory = directory
         self._path = path
         self._missing = missing
@@ -92,14 +91,14 @@ class OpenedName:
     def of(
         cls,
         located: LocatedPath,
-        closed: PlaceDenial,
+        denial: OpenDenial,
         may_make: Callable[[str], bool] = lambda path: False,
     ) -> OpenedName:
-        """``may_make``: whether a directory that is not there could be made."""
+        """``may_make``: whether a missing directory may be created."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
         missing: list[str] = []
-        with told(shown):
+        with os_errors_as_results(shown):
             while True:
                 try:
                     directory = open_straight(above, os.O_PATH | os.O_DIRECTORY)
@@ -110,23 +109,23 @@ class OpenedName:
                     missing.insert(0, last)
                 else:
                     break
-            return cls(directory, above, tuple(missing), name or ".", shown, closed)
+            return cls(directory, above, tuple(missing), name or ".", shown, denial)
 
     def close(self) -> None:
         os.close(self._directory)
 
     def facts(self) -> os.stat_result | None:
-        """None: there is nothing of this name."""
+        """None: the name does not exist."""
         if self._missing:
             return None
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             try:
                 return os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
             except FileNotFoundError:
                 return None
 
     def regular(self) -> os.stat_result | None:
-        """The same; a failure if it is anything but a file."""
+        """The same; a failure if it is not a file."""
         facts = self.facts()
         if facts is not None and not stat.S_ISREG(facts.st_mode):
             raise ToolFailure(
@@ -135,10 +134,10 @@ class OpenedName:
         return facts
 
     def read(self, most: int) -> tuple[bytes, os.stat_result]:
-        """All of it, and the facts it had before the first byte was read."""
-        if self.regular() is None:  # looked at first: opening a device can do something already
+        """The whole content, and the facts before the first byte was read."""
+        if self.regular() is None:  # checked first, because opening a device can have an effect
             raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self.shown}: no such file")
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             fd = os.open(self._name, _READ, dir_fd=self._directory)
             try:
                 facts = os.fstat(fd)
@@ -146,7 +145,7 @@ class OpenedName:
                     raise ToolFailure(
                         ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago"
                     )
-                require_open(self._named(), facts, self._closed, self.shown)
+                require_open(self._named(), facts, self._denial, self.shown)
                 if facts.st_size > most:
                     raise _too_large(self.shown, facts.st_size, most)
                 return _content(fd, most, self.shown), facts
@@ -154,11 +153,11 @@ class OpenedName:
                 os.close(fd)
 
     def replace(self, data: bytes, before: os.stat_result | None, old: bytes | None) -> None:
-        """The name gets another file at once, or stays as it is. ``before``: the file that was
-        there when this was decided, ``old`` what was in it; None: there was none, or it was not
-        read. If there is another one by now, it stays, and that is a failure.
+        """Replaces the file at once, or not at all. ``before``: the file at the time of the
+        decision, ``old`` its content; None: there was none, or it was not read. If another file is
+        there now, it stays, and the call fails.
         """
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             self.require_writable(before)
             self._make_missing()
             temporary = f".paddock-{secrets.token_hex(8)}"
@@ -181,12 +180,12 @@ class OpenedName:
             self._sync()
 
     def require_writable(self, before: os.stat_result | None) -> None:
-        """The directory, and the file that will be replaced. Asked for again before the act: a
-        person may have taken long to answer.
+        """Checks the directory, and the file that will be replaced. Checked again before the write,
+        because a person may take long to answer.
         """
-        require_open(self._path, os.fstat(self._directory), self._closed, self.shown)
+        require_open(self._path, os.fstat(self._directory), self._denial, self.shown)
         if before is not None:
-            require_open(self._named(), before, self._closed, self.shown)
+            require_open(self._named(), before, self._denial, self.shown)
 
     def _named(self) -> str:
         return os.path.join(self._path, self._name)
@@ -202,10 +201,10 @@ class OpenedName:
             )
 
     def _holds(self, name: str, old: bytes | None) -> bool:
-        """An overlay may number a file anew when it is moved: then its content tells."""
+        """An overlay may give a moved file a new inode number; then the content is compared."""
         if old is None:
             return False
-        # Read before under its own name: here it is only compared.
+        # It was read before under its own name; here it is only compared.
         other = OpenedName(
             os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None
         )
@@ -217,8 +216,8 @@ class OpenedName:
             other.close()
 
     def _dress(self, fd: int, before: os.stat_result) -> None:
-        """Owner, mode and attributes of the file that goes. Rights that a write would take away are
-        not kept.
+        """Copies owner, mode and attributes of the replaced file. Bits that a write would clear are
+        not copied.
         """
         if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=True):
             raise ToolFailure(ToolOutcome.NO_PERMISSION, f"{self.shown}: it is not writable")
@@ -253,10 +252,10 @@ class OpenedName:
             os.close(self._directory)
             self._directory, self._missing = inside, tuple(rest)
             self._path = os.path.join(self._path, name)
-            require_open(self._path, os.fstat(inside), self._closed, self.shown)
+            require_open(self._path, os.fstat(inside), self._denial, self.shown)
 
     def _sync(self) -> None:
-        """The name itself. A directory that can be written but not read is left to the system."""
+        """Syncs the name itself. A directory that is writable but not readable is skipped."""
         with contextlib.suppress(PermissionError):
             fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
             try:
@@ -276,7 +275,7 @@ def _too_large(shown: str, size: int, most: int) -> ToolFailure:
 
 
 def _content(fd: int, most: int, shown: str) -> bytes:
-    """Files of the kernel's say that they are empty, and some never end."""
+    """Kernel files report size 0, and some never end."""
     parts, length = [], 0
     while part := os.read(fd, _BLOCK_BYTES):
         parts.append(part)

@@ -1,6 +1,4 @@
-"""What is asked, and what is answered. ``schema/companion.schema.json`` has the same as
-messages.
-"""
+"""Questions and answers. ``schema/companion.schema.json`` describes the same values as messages."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    ONCE = "once"  # this exec, or this connection, alone
+    ONCE = "once"  # this exec or this connection only
     # the same files, arguments and directory, or the same host and port, until the run ends
     SESSION = "session"
     DENY = "deny"
@@ -23,39 +21,39 @@ class Parent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """May this program run? All of it comes from the command, and may be meant to deceive who reads
-    it. Bytes that are not UTF-8 are surrogate escapes.
+    """May this program run? All values come from the command and may be meant to deceive the
+    reader. Bytes that are not UTF-8 are surrogate escapes.
     """
 
     id: int
-    exe: str  # the file itself, after all links
+    exe: str  # the file after all links are followed
     chain: tuple[str, ...]  # exe, then the interpreter of each ``#!`` line
     argv: tuple[str, ...]
     cwd: str
     pid: int
-    parent: Parent | None  # None: not known
+    parent: Parent | None  # None: unknown
     rule: str | None  # None: default_action asks
-    source: str  # the file and line that does
+    source: str  # the file and line that asks
     reason: str | None
-    timeout_s: int  # from when it was asked; then it is denied and withdrawn
+    timeout_s: int  # counted from the question; then the question is denied and withdrawn
 
     @property
     def scope(self) -> tuple[object, ...]:
-        """What an answer for the session is about."""
+        """The scope of an answer for the session."""
         return self.chain, self.argv, self.cwd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolQuestion:
-    """May this tool call be done? Asked through a ``Desk``, which numbers it. What is shown
-    (``lines``, ``diff``, ``reason``) comes from a model, and may be meant to deceive as well.
+    """May this tool call be done? ``Approvals`` asks it and gives it its number. The shown text
+    (``lines``, ``diff``, ``reason``) comes from a model and may also be meant to deceive.
     """
 
     id: int = 0
     tool: str
-    subject: tuple[str, ...]  # the parsed command, or the paths in the one form they were judged in
-    lines: tuple[str, ...]  # what to show of the call
-    diff: str | None = None  # what a write would change, in unified form
+    subject: tuple[str, ...]  # the parsed command, or the paths as they were judged
+    lines: tuple[str, ...]  # the text that shows the call
+    diff: str | None = None  # the change that a write would make, as a unified diff
     cwd: str
     rule: str | None
     reason: str | None
@@ -63,8 +61,8 @@ class ToolQuestion:
 
     @property
     def scope(self) -> tuple[object, ...]:
-        """What an answer for the session is about. A call without a subject is like no other: a
-        tool's name alone says nothing of what it does.
+        """The scope of an answer for the session. A call without a subject has no scope: the name
+        of a tool does not say what a call does.
         """
         return self.tool, self.cwd, self.subject or self.id
 
@@ -77,14 +75,14 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostQuestion:
-    """May this host be connected to at this port? Its name is in the ASCII form, which tells apart
-    what looks alike.
+    """May this host be connected to at this port? The name is in ASCII form, which distinguishes
+    names that look alike.
     """
 
     id: int
     host: str
     port: int
-    process: Caller | None  # None: not known
+    process: Caller | None  # None: unknown
     source: str  # the file and line that asks
     timeout_s: int
 
@@ -93,4 +91,4 @@ class HostQuestion:
         return self.host, self.port
 
 
-Asked = Question | HostQuestion | ToolQuestion
+AnyQuestion = Question | HostQuestion | ToolQuestion

@@ -1,7 +1,7 @@
-"""``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each prepared, then done.
+"""``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each is prepared, then done.
 
-Preparing opens what was judged and works out what would happen, so that a person can be shown it,
-and a call that can not succeed is never asked about. Doing writes exactly that, or nothing.
+Preparing opens the judged file and computes the change, so that a person can see it, and no
+question is asked for a call that can not succeed. Doing writes exactly that change, or nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.place import OpenedName, PlaceDenial, kind_of, real_path, require_open, told
+from paddock.tools.opened_name import (
+    OpenDenial,
+    OpenedName,
+    kind_of,
+    os_errors_as_results,
+    real_path,
+    require_open,
+)
 from paddock.tools.policy.calls import ToolCall
 from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
@@ -26,7 +33,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What no call exceeds."""
+    """Limits for every call."""
 
     read_bytes: int = 10 << 20
     write_bytes: int = 10 << 20
@@ -35,15 +42,15 @@ class Limits:
     timeout_s: float = 120.0
     longest_timeout_s: float = 3600.0
     calls: int | None = None
-    own_timeout_s: float | None = None  # of tools of the caller's own
+    own_timeout_s: float | None = None  # for tools of the caller
 
 
 May = Callable[[str], bool]
 
 
 class Act(Protocol):
-    """``prepare``, then perhaps ``summary`` and ``diff`` for a person, then ``do``; ``close`` in
-    any case.
+    """``prepare``, then ``summary`` and ``diff`` for a question, then ``do``; ``close`` in any
+    case.
     """
 
     summary: tuple[str, ...]
@@ -55,15 +62,15 @@ class Act(Protocol):
 
 class ReadFile:
     def __init__(
-        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial
+        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: OpenDenial
     ) -> None:
-        self._arguments, self._located, self._limits, self._closed = (
+        self._arguments, self._located, self._limits, self._denial = (
             call.arguments,
             located,
             limits,
             closed,
         )
-        self._place: OpenedName | None = None
+        self._opened: OpenedName | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
     def prepare(self) -> None:
@@ -72,12 +79,12 @@ class ReadFile:
                 raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._place = OpenedName.of(self._located, self._closed)
+        self._opened = OpenedName.of(self._located, self._denial)
 
     def do(self) -> FileText:
-        assert self._place is not None
+        assert self._opened is not None
         shown = self._located.written
-        data, _ = self._place.read(self._limits.read_bytes)
+        data, _ = self._opened.read(self._limits.read_bytes)
         document = Document.read(data, shown, self._arguments.get("encoding"))
         first = self._arguments.get("offset", 1)
         lines = document.text.split("\n")
@@ -98,24 +105,24 @@ class ReadFile:
         )
 
     def close(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._opened is not None:
+            self._opened.close()
 
 
 class _Change:
-    """A file that gets another content."""
+    """A file that gets new content."""
 
     def __init__(
         self,
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: PlaceDenial,
+        closed: OpenDenial,
         may_make: May,
     ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
-        self._closed, self._may_make = closed, may_make
-        self._place: OpenedName | None = None
+        self._denial, self._may_make = closed, may_make
+        self._opened: OpenedName | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
         self._data = b""
@@ -123,8 +130,8 @@ class _Change:
         self.summary: tuple[str, ...] = ()
 
     def close(self) -> None:
-        if self._place is not None:
-            self._place.close()
+        if self._opened is not None:
+            self._opened.close()
 
     def _planned(self, data: bytes, old: Document | None, new: str, *summary: str) -> None:
         if len(data) > self._limits.write_bytes:
@@ -145,8 +152,8 @@ class _Change:
         )
 
     def _write(self) -> None:
-        assert self._place is not None
-        self._place.replace(self._data, self._before, self._old)
+        assert self._opened is not None
+        self._opened.replace(self._data, self._before, self._old)
 
 
 class WriteFile(_Change):
@@ -157,15 +164,15 @@ class WriteFile(_Change):
             self._located.written,
         )
         chosen = None if encoding is None else named(encoding)
-        self._place = OpenedName.of(self._located, self._closed, self._may_make)
-        self._before = self._place.regular()
-        self._place.require_writable(self._before)
+        self._opened = OpenedName.of(self._located, self._denial, self._may_make)
+        self._before = self._opened.regular()
+        self._opened.require_writable(self._before)
         old: Document | None = None
         replaced = ""
         if self._before is not None:
             replaced = f" over {self._before.st_size} bytes"
             try:
-                self._old, self._before = self._place.read(self._limits.read_bytes)
+                self._old, self._before = self._opened.read(self._limits.read_bytes)
                 old = Document.read(self._old, shown)
             except ToolFailure as failed:
                 if failed.outcome not in (
@@ -195,9 +202,9 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._place = OpenedName.of(self._located, self._closed)
-        self._old, self._before = self._place.read(self._limits.read_bytes)
-        self._place.require_writable(self._before)
+        self._opened = OpenedName.of(self._located, self._denial)
+        self._old, self._before = self._opened.read(self._limits.read_bytes)
+        self._opened.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
             raise ToolFailure(
@@ -242,8 +249,8 @@ class EditFile(_Change):
 
 
 class ListDirectory:
-    """Links are named, never followed, so there is no way in a circle; a directory that a mount
-    shows twice is looked into once. What the policy would not list is not looked into either.
+    """Links are listed, never followed, so there are no cycles. A directory that a mount shows
+    twice is entered once. A directory that the policy would not list is not entered.
     """
 
     def __init__(
@@ -251,11 +258,11 @@ class ListDirectory:
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: PlaceDenial,
+        closed: OpenDenial,
         may_list: May,
     ) -> None:
         self._depth = call.arguments.get("depth", 1)
-        self._located, self._limits, self._closed, self._may_list = (
+        self._located, self._limits, self._denial, self._may_list = (
             located,
             limits,
             closed,
@@ -269,10 +276,10 @@ class ListDirectory:
             raise ToolFailure(
                 ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}"
             )
-        with told(self._located.written):
+        with os_errors_as_results(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
             facts = os.fstat(self._directory)
-            require_open(real_path(self._located), facts, self._closed, self._located.written)
+            require_open(real_path(self._located), facts, self._denial, self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
@@ -284,7 +291,7 @@ class ListDirectory:
             facts = os.fstat(directory)
             identity = Identity.of(facts)
             path = os.path.join(real_path(self._located), below.rstrip("/")).rstrip("/") or "/"
-            if identity in seen or self._closed(path, facts):
+            if identity in seen or self._denial(path, facts):
                 closed.append(below.rstrip("/"))
                 return
             seen.add(identity)
@@ -316,7 +323,7 @@ class ListDirectory:
             except OSError:
                 closed.append(below + name)
 
-        with told(self._located.written):
+        with os_errors_as_results(self._located.written):
             look(self._directory, "", self._depth)
         kept = entries[: self._limits.entries]
         return Listing(

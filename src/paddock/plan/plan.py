@@ -1,8 +1,7 @@
-"""Plan: the complete, explicit list of what the core will carry out. No policy words are left in
-it.
+"""Plan: the complete and explicit list of what the core applies. It contains no policy terms.
 
-Canonical JSON (sorted keys, ASCII, no spaces) is its only spelling outside this module; the SHA-256
-of those bytes names the plan in the journal. ``schema/examples/`` holds one of each tier; the
+Canonical JSON (sorted keys, ASCII, no spaces) is its only encoding outside this module. The SHA-256
+of these bytes identifies the plan in the journal. ``schema/examples/`` has one of each tier; the
 core's tests read the same files.
 """
 
@@ -32,7 +31,7 @@ VERSION = 1
 class Level(Enum):
     INFO = "info"
     WARNING = "warning"
-    UNENFORCED = "unenforced"  # asked for, not held on this machine: printed and journaled
+    UNENFORCED = "unenforced"  # requested, not enforced on this machine: printed and journaled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +50,17 @@ class User:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalPlan:
     dir: str
-    file: str | None  # None: one file a day
+    file: str | None  # None: one file for each day
     stderr: bool
 
     @property
     def head(self) -> str:
-        """The name of the file that says where the chain stands."""
+        """The name of the file with the end of the chain."""
         return f"{self.file}.head" if self.file else "head"
 
     @property
     def places(self) -> tuple[str, ...]:
-        """What belongs to the journal: the whole directory, or the named file and its head."""
+        """The paths of the journal: the whole directory, or the named file and its head."""
         return (f"{self.dir}/{self.file}", f"{self.dir}/{self.head}") if self.file else (self.dir,)
 
 
@@ -69,7 +68,7 @@ class JournalPlan:
 class EnvironmentRules:
     pass_: tuple[str, ...]
     deny: tuple[str, ...]
-    keep: tuple[str, ...]  # whole names that pass whatever is denied
+    keep: tuple[str, ...]  # whole names that pass although they are denied
     set: Mapping[str, str]
 
 
@@ -81,8 +80,8 @@ class Temp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathGrant:
-    """``except_``: places inside ``path`` that stay outside the grant; the core carves the grant
-    around them. Empty in the full tier, where mounts cover them.
+    """``except_``: paths inside ``path`` that are not granted; the core grants around them. Empty
+    in the full tier, where mounts cover them.
     """
 
     path: str
@@ -94,13 +93,13 @@ class PathGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedNames:
-    """Names that are protected, or denied, in the same places. Each place is the beginning of a
-    pattern, each name the rest of one: hundreds of patterns that begin alike would be half of a
-    plan, and each start reads it.
+    """Names that are protected or denied in the same directories. Each directory is the beginning
+    of a pattern, each name the rest. Written out, hundreds of patterns with equal beginnings would
+    be half of a plan, and each start reads it.
     """
 
     below: tuple[str, ...]
-    but: tuple[str, ...]  # where they are not, although it lies below
+    but: tuple[str, ...]  # subdirectories that are excluded
     names: tuple[str, ...]
 
     def patterns(self, places: tuple[str, ...]) -> tuple[str, ...]:
@@ -109,19 +108,18 @@ class ProtectedNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What the command may reach, whatever holds it.
+    """The files that the command may reach, in either tier.
 
-    ``closed`` and ``unwritable``: places that no grant may open, or make writable, by whatever name
-    it gets there. The excepts of the grants say the same of the names as they are written; these
-    count where a symlink is on the way. ``reached``: where fenced commands could ever write; no
-    grant follows a link that stands there.
+    ``closed`` and ``unwritable``: paths that no grant may open, or make writable, by any name. The
+    excepts of the grants state the same for names as written; these lists also apply behind
+    symlinks. ``reached``: paths that sandboxed commands could ever write; no grant follows a link
+    inside them.
 
-    The rest is for the full tier alone, as patterns of whole paths (policy/glob.py): ``deny`` and
-    ``deny_names``: closed wherever a grant shows them. ``protect``: read-only in every writable
-    grant; a name that was absent and appears is taken away. ``opened``: a path that matches one of
-    these is not protected. ``denied``, ``protected`` and ``excepted`` are the same, written out.
-    ``flagged``: told of when it was changed, unless a directory on its way bears a name of
-    ``packages``.
+    The rest is for the full tier only, as patterns of whole paths (policy/glob.py). ``deny`` and
+    ``deny_names``: denied in every grant. ``protect``: read-only in every writable grant; a name
+    that appears later is removed. ``opened``: a path that matches is not protected. ``denied``,
+    ``protected`` and ``excepted`` are the same, written out. ``flagged``: reported when changed,
+    unless a directory on the path has a name of ``packages``.
     """
 
     grants: tuple[PathGrant, ...]
@@ -169,15 +167,15 @@ class Landlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Namespaces:
-    nested: bool  # the command may make user namespaces of its own
-    hostname: str  # empty: the machine's own; programs look it up
+    nested: bool  # the command may create user namespaces
+    hostname: str  # empty: that of the machine, because programs look it up
     tmp_mb: int | None  # the size of the private /tmp and /dev/shm together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspacePlan:
-    """Copy-on-write: the command works on a copy that lies over ``path``. ``resume``: the session
-    whose copy goes on.
+    """Copy-on-write: the command works on a copy over ``path``. ``resume``: the session whose copy
+    is continued.
     """
 
     path: str
@@ -186,7 +184,7 @@ class WorkspacePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdRange:
-    """``count`` numbers from ``inside`` up are the ones from ``outside`` up on the host."""
+    """``count`` ids from ``inside`` are mapped to those from ``outside`` on the host."""
 
     inside: int
     outside: int
@@ -210,17 +208,15 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A root directory of its own. Paths of grants, masks and the working directory are those
-    inside.
-    """
+    """A private root directory. Grants, masks and the working directory are paths inside."""
 
     rootdir: str
-    uid: int  # who the command is, by the numbers inside
+    uid: int  # ids of the command, inside
     gid: int
     uid_map: tuple[IdRange, ...]
     gid_map: tuple[IdRange, ...]
     mappers: Mappers | None
-    netns: str | None  # one that exists, in place of a new one
+    netns: str | None  # an existing one that replaces a new one
     loopback: bool
     cgroups: tuple[str, ...]
     capabilities: tuple[str, ...]
@@ -241,11 +237,11 @@ class LimitsPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seccomp:
-    """``default`` "allow": ``syscalls`` are refused. "deny": only ``syscalls`` pass."""
+    """``default`` "allow": ``syscalls`` are denied. "deny": only ``syscalls`` pass."""
 
     default: str
     syscalls: tuple[str, ...]
-    sockets: tuple[str, ...]  # families that socket() may make
+    sockets: tuple[str, ...]  # address families for socket()
     namespaces: bool
 
 
@@ -267,29 +263,30 @@ class GateRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Which programs may be started. ``core/src/gate/rules.rs`` is what it means."""
+    """Which programs may be started. ``core/src/gate/rules.rs`` defines the meaning."""
 
     default: Action
-    on_error: Action  # for what can not be judged; never allow
+    on_error: Action  # if a program can not be judged; never allow
     timeout_ms: int
     ask_timeout_s: int
     trace: bool  # programs inside may trace each other
     exec_only_granted: (
-        bool  # what a command could have made starts only by a rule that names its place or content
+        # a program that a command could have written starts only by a rule with its path or content
+        bool
     )
     rules: tuple[GateRule, ...]
-    approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
+    approved: tuple[GateRule, ...] = ()  # they only answer questions
 
 
 class NetworkReach(Enum):
-    NONE = "none"  # a network of its own in which nobody else is
+    NONE = "none"  # an empty network namespace
     FILTERED = "filtered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRule:
     """``host``: a name, ``*.`` and a name, ``*``, an address or a block of addresses. ``port``
-    None: 80 and 443 where it is allowed, all where it is denied.
+    None: 80 and 443 if allowed, all if denied.
     """
 
     host: str
@@ -299,7 +296,7 @@ class HostRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretPlace:
-    """Where a secret lies."""
+    """The source of a secret."""
 
     kind: CredentialKind
     place: str
@@ -320,7 +317,7 @@ class RoutePlan:
     credential: SecretPlace | None
     inject_mode: InjectMode | None
     inject_name: str | None
-    endpoints: tuple[Endpoint, ...] | None  # None: every one
+    endpoints: tuple[Endpoint, ...] | None  # None: every endpoint
     inspect: bool
     body_methods: tuple[str, ...]
     upstream_addresses: tuple[str, ...]
@@ -336,7 +333,7 @@ class Inspected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Http:
-    """What is read as HTTP, by the part that is in ``network/``."""
+    """The part of the network that the HTTP helper serves."""
 
     routes: tuple[RoutePlan, ...]
     inspect: tuple[Inspected, ...]
@@ -344,15 +341,15 @@ class Http:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """Which hosts may be reached. ``core/src/network/rules/host_table.rs`` is what it means."""
+    """Which hosts may be reached. ``core/src/network/rules/host_table.rs`` defines the meaning."""
 
     mode: NetworkReach
     default: Action
-    default_source: str | None  # where that is said
+    default_source: str | None  # the position of the default in a policy
     ask_timeout_s: int
     denied: tuple[HostRule, ...]
     allowed: tuple[HostRule, ...]
-    approved: tuple[HostRule, ...]  # they answer questions, and nothing else
+    approved: tuple[HostRule, ...]  # they only answer questions
     local_ports: tuple[int, ...]
     published: tuple[Published, ...]
     http: Http | None = None
@@ -360,8 +357,8 @@ class NetworkPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellPlan:
-    """What shells are put behind besides. ``plan``: the canonical text of another plan, which a
-    shell carries out on itself (``core/src/commands/intercepted_shell.rs``).
+    """The additional restrictions of shells. ``plan``: the canonical text of another plan, which a
+    shell applies to itself (``core/src/commands/intercepted_shell.rs``).
     """
 
     on_failure: OnFailure
@@ -377,20 +374,21 @@ class Plan:
     no_new_privs: bool
     rlimits: Mapping[str, int]
     environment: EnvironmentRules | None
-    temp: Temp | None  # the landlock tier's; in the full tier /tmp itself is private
+    temp: Temp | None  # for the landlock tier; in the full tier /tmp itself is private
     files: Files | None
     landlock: Landlock | None
     namespaces: Namespaces | None
     workspace: WorkspacePlan | None
     container: Container | None
     limits: LimitsPlan
-    sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
+    # where sessions store what outlives them: quarantined names, copies of workspaces
+    sessions: str
     seccomp: Seccomp | None
-    gate: Gate | None  # None: whatever the files let be executed
-    network: NetworkPlan | None  # None: it is not fenced
-    shell: ShellPlan | None  # None: shells are as any other program
-    observe: bool  # what the fence refuses is to be told
-    cwd: str  # where the plan was compiled, and where the core has to stand
+    gate: Gate | None  # None: every program that the files permit
+    network: NetworkPlan | None  # None: the network is not restricted
+    shell: ShellPlan | None  # None: shells are ordinary programs
+    observe: bool  # denials are reported
+    cwd: str  # the directory of the compilation, in which the core must start
     workdir: str
     require_enforced: bool
     notices: tuple[Notice, ...]
@@ -414,12 +412,12 @@ class Plan:
 
 
 def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
-    """Those that differ in nothing but their path and line together: a profile has a hundred, and
-    each start reads them.
+    """Groups grants that differ only in path and line. A profile has a hundred, and each start
+    reads them.
     """
     groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
     for grant in grants:
-        file, line = _placed(grant.source)
+        file, line = _file_and_line(grant.source)
         place = (grant.access, grant.optional, file, grant.except_)
         groups.setdefault(place, []).append([grant.path, line])
     return [
@@ -438,13 +436,13 @@ def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
 def _by_file(rules: tuple[HostRule, ...]) -> list[dict[str, Any]]:
     groups: dict[str, list[list[str | int | None]]] = {}
     for rule in rules:
-        file, line = _placed(rule.source)
+        file, line = _file_and_line(rule.source)
         groups.setdefault(file, []).append([rule.host, rule.port, line])
     return [{"source": file, "hosts": groups[file]} for file in sorted(groups)]
 
 
-def _placed(source: str) -> tuple[str, int | None]:
-    """A file and a line of it, where it is that."""
+def _file_and_line(source: str) -> tuple[str, int | None]:
+    """A file and a line, if the source is one."""
     file, _, line = source.rpartition(":")
     numbered = (
         bool(file)
@@ -457,14 +455,14 @@ def _placed(source: str) -> tuple[str, int | None]:
 
 
 def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each grant by itself again, in the order that a plan has them."""
+    """Each grant by itself, in the order of a plan."""
     grants = [
         {
             "path": path,
             "access": group["access"],
             "except": group["except"],
             "optional": group["optional"],
-            "source": _place(group["source"], line),
+            "source": _source_text(group["source"], line),
         }
         for group in groups
         for path, line in group["paths"]
@@ -474,19 +472,19 @@ def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def ungrouped_hosts(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        {"host": host, "port": port, "source": _place(group["source"], line)}
+        {"host": host, "port": port, "source": _source_text(group["source"], line)}
         for group in groups
         for host, port, line in group["hosts"]
     ]
 
 
-def _place(file: str, line: int | None) -> str:
+def _source_text(file: str, line: int | None) -> str:
     return file if line is None else f"{file}:{line}"
 
 
 def _jsonable(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
-        # A trailing underscore only dodges a Python keyword: pass_, except_.
+        # A trailing underscore only avoids a Python keyword: pass_, except_.
         return {
             field.name.rstrip("_"): _jsonable(getattr(value, field.name)) for field in fields(value)
         }

@@ -1,4 +1,4 @@
-"""Host: facts measured on this machine and about this installation. No opinion, no policy."""
+"""Host: facts measured on this machine and about this installation. It contains no policy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from paddock.text.path_walk import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """A mechanism that was tried: does it work here, and what did the kernel answer at which step
-    if not.
-    """
+    """A mechanism that was tried: whether it works here, and if not, the step and the errno."""
 
     usable: bool
     errno: str | None = None
@@ -30,30 +28,34 @@ class Usable:
 class Host:
     kernel: str
     arch: str
-    landlock_abi: int  # 0: none
-    landlock_errno: str | None  # why there is none
+    landlock_abi: int  # 0: not available
+    landlock_errno: str | None  # the reason if it is not available
     seccomp: bool
     user_notification: bool
     filtered: (
-        bool  # somebody else's system call filter is on this process: a container engine's, for one
+        # this process already has a foreign system call filter, for example that of a container
+        # engine
+        bool
     )
     no_new_privs: bool
-    namespaces: Usable  # user, mount, pid, ipc and uts, with the mounts the full tier makes in them
+    namespaces: Usable  # user, mount, pid, ipc and uts, with the mounts of the full tier inside
     overlay: Usable  # for copy-on-write workspaces
     uid: int
     user: str
     home: str
     cwd: str
-    reached: tuple[Tree, ...]  # every place a fenced command of this user could ever write
-    journals: tuple[str, ...]  # that earlier runs of this user were told to keep elsewhere
+    previously_writable: tuple[
+        Tree, ...
+    ]  # every path that a sandboxed command of this user could ever write
+    journals: tuple[str, ...]  # journals of earlier runs of this user in other directories
     own_paths: tuple[
         str, ...
-    ]  # what no grant may make writable: configuration, state, the installation
+    ]  # paths that no grant may make writable: configuration, state, the installation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One mechanism, really tried."""
+    """One mechanism, with the result of a real attempt."""
 
     mechanism: str
     held: bool

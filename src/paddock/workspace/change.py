@@ -1,9 +1,8 @@
-"""Change: one name whose state in the session differs from the workspace's, and what stands in its
-way.
+"""Change: one name whose state in the session differs from the workspace, with its obstacle.
 
-A change is the smallest thing that can be applied alone: a deleted directory is one change, and so
-is each name that was in it. Paths are relative to the workspace, ``.`` is its root; names that are
-not UTF-8 travel as surrogate escapes.
+A change is the smallest unit that can be applied: a deleted directory is one change, and so is each
+name in it. Paths are relative to the workspace, ``.`` is its root. Names that are not UTF-8 are
+surrogate escapes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _TYPES = {stat.S_IFREG: Type.FILE, stat.S_IFDIR: Type.DIRECTORY, stat.S_IFLNK: T
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeEntry:
-    """What the file system says of one name."""
+    """The facts of the file system about one name."""
 
     type: Type
     mode: int
@@ -73,9 +72,7 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileVersion:
-    """What stays the same when a file is renamed, and does not when somebody writes or replaces
-    it.
-    """
+    """The facts that stay when a file is renamed, and change when it is written or replaced."""
 
     type: Type
     inode: int
@@ -84,7 +81,7 @@ class FileVersion:
     mtime_ns: int
 
     def same(self, other: FileVersion) -> bool:
-        """A directory is the same one whatever was put in or taken out."""
+        """A directory stays the same when its content changes."""
         if self.type is Type.DIRECTORY:
             return other.type is Type.DIRECTORY and other.inode == self.inode
         return self == other
@@ -99,11 +96,12 @@ class ChangeKind(Enum):
 
 
 class Obstacle(Enum):
-    """Why a change is not applied."""
+    """The reason why a change is not applied."""
 
     CONFLICT = "conflict"  # the host changed it too
-    PROTECTED = "protected"  # something outside would execute or trust it: only when it is named
-    MASKED = "masked"  # the command was not to see it; never applied
+    # programs outside would execute or trust it: applied only if it is named
+    PROTECTED = "protected"
+    MASKED = "masked"  # hidden from the command; never applied
     SPECIAL = "special"  # fifo, socket, device; never applied
     UNREADABLE = "unreadable"
     TOO_DEEP = "too deep"
@@ -111,7 +109,7 @@ class Obstacle(Enum):
     FAILED = "failed"
 
 
-# The workspace's directories that a path lies in, with their paths; its root is not among them.
+# The directories of the workspace that contain a path, without the root, with their paths.
 EntryPath = tuple[tuple[str, TreeEntry], ...]
 
 
@@ -121,14 +119,15 @@ class Change:
     kind: ChangeKind
     old: TreeEntry | None  # in the workspace
     new: TreeEntry | None  # in the session
-    copied_up: bool = False  # the session began with the host's file, under this name or another
-    old_parent: TreeEntry | None = None  # the workspace's directory it lies in, if there is one
-    old_way: EntryPath = ()
+    copied_up: bool = False  # the session started from the host's file, under this name or another
+    # the directory in the workspace that contains it, if it exists
+    old_parent: TreeEntry | None = None
+    old_directories: EntryPath = ()
     renamed_from: str | None = None
     renamed_to: str | None = None
     obstacle: Obstacle | None = None
     reason: str = ""
-    overwrites: bool = False  # a conflict that a person decided; the host's version is kept
+    overwrites: bool = False  # a conflict that the user decided; the host's version is kept
 
     @property
     def takes_away_directory(self) -> bool:
@@ -140,8 +139,8 @@ class Change:
 
     @property
     def in_place(self) -> bool:
-        """A mode that is changed where it is. A file with another name is replaced: the other name
-        keeps its mode.
+        """A mode that is changed in place. A file with several links is replaced, so that the other
+        names keep their mode.
         """
         return self.kind is ChangeKind.MODE and not (
             self.old and self.old.type is Type.FILE and self.old.links > 1
@@ -161,7 +160,7 @@ def inside(path: str, top: str) -> bool:
 
 
 def above(path: str) -> Iterator[str]:
-    """The directories a path lies in, nearest first, without the root."""
+    """The directories that contain a path, nearest first, without the root."""
     while "/" in path:
         path = path.rpartition("/")[0]
         yield path
