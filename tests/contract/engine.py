@@ -17,7 +17,7 @@ from tests.support.features import need, need_program, need_root
 IMAGE = "localhost/tiny"
 # The engine's own default takes CAP_SYS_RESOURCE to set.
 OPTIONS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
-_WORDS = "sh cat echo sleep tr grep head tail printf test stty kill ls touch pwd env id true false setsid mkdir rm"
+_WORDS = "sh cat echo sleep tr grep head tail printf test stty kill ls touch pwd env id true false setsid mkdir rm mv cp ln"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
