@@ -20,7 +20,7 @@ OPTIONS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 _WORDS = (
     "sh cat echo sleep tr grep head tail printf test stty kill ls touch pwd env id true "
     "false "
-    "setsid mkdir rm"
+    "setsid mkdir rm mv cp ln"
 )
 
 

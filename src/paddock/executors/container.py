@@ -35,7 +35,13 @@ from paddock.executors.interface import (
 from paddock.executors.orphan_containers import LABEL, owner, remove_left
 from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.run import run
-from paddock.executors.workspace_covers import CoveredNames, covered_names, volumes
+from paddock.executors.workspace_covers import (
+    CoveredNames,
+    check_mounts,
+    covered_names,
+    identity_at,
+    volumes,
+)
 from paddock.policy import Request
 from paddock.shell.dialect import Dialect
 
@@ -162,7 +168,7 @@ class ContainerExecutor:
 
     @property
     def confines_writes(self) -> bool:
-        return self._covered is not None and self._covered.unsearched is None
+        return self._covered is not None and self._covered.uncovered is None
 
     @property
     def dialect(self) -> Dialect:
@@ -209,8 +215,8 @@ class ContainerExecutor:
             return (*left, *await self._client.dispose())
 
     def _appeared(self) -> tuple[str, ...]:
-        """Names that were not covered, because they did not exist at the start."""
-        if self._covered is None or self._covered.unsearched is not None:
+        """Names that nothing held, or that have become something else."""
+        if self._covered is None:
             return ()
         try:
             now = covered_names(self._request, self._workspace, self._exec_cwd, to_run=False)
@@ -218,10 +224,21 @@ class ContainerExecutor:
             return (
                 f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
             )
-        new = sorted(now.paths - self._covered.paths)
+        before = self._covered.objects
+        new = sorted(now.objects.keys() - before.keys())
+        replaced = sorted(path for path, known in before.items() if identity_at(path) != known)
         links = sorted(now.links - self._covered.links)
+        gone = sorted(self._covered.links - now.links)
         return (
             *(f"{path}: it appeared during the session, and nothing held it" for path in new),
+            *(
+                f"{path}: it was replaced or removed during the session: look at it"
+                for path in replaced
+            ),
+            *(
+                f"{path}: this link to {said} was replaced or removed: look at it"
+                for path, said in gone
+            ),
             *(
                 f"{path}: this link to {output} appeared in a git directory, and git writes through it: "
                 "remove it before git runs"
@@ -286,6 +303,7 @@ class ContainerExecutor:
             async with asyncio.timeout(_START_TIMEOUT_S):
                 ready = await first.stdout.readline()
                 if ready.startswith(b"ready"):
+                    await self._check_mounts(held)
                     self._covered = held
                     found = ready.decode(errors="replace").split()
                     self._shell = self._shell or shell_words(found[1] if len(found) == 2 else "sh")
@@ -302,6 +320,24 @@ class ContainerExecutor:
             failure=Failure.UNAVAILABLE,
             hint="does the engine run, and is the image there?",
         )
+
+    async def _check_mounts(self, held: CoveredNames) -> None:
+        if not held.mounts:
+            return
+        asked = await run(
+            self._client,
+            [*self._engine, "inspect", "--format", "{{.State.Pid}}", self.container],
+            timeout_s=_START_TIMEOUT_S,
+        )
+        pid = asked.stdout.strip()
+        if not asked.ok or not pid.isdigit() or pid == "0":
+            raise NotStarted(
+                f"{self.name} does not say which process the container has: "
+                f"{asked.stderr.strip() or pid or 'no answer'}",
+                failure=Failure.UNAVAILABLE,
+                hint="the engine has to run on this machine",
+            )
+        await asyncio.to_thread(check_mounts, held, int(pid))
 
 
 def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], list[str]]:
