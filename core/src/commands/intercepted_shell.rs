@@ -75,15 +75,15 @@ pub enum Called {
 enum Failure {
     #[error("{0}")]
     Refused(#[from] Refusal),
-    #[error("what is to be applied to shells can not be read: {}: {what}", String::from_utf8_lossy(.path))]
+    #[error("cannot read the plan for shells: {}: {what}", String::from_utf8_lossy(.path))]
     Unreadable { path: Vec<u8>, what: String },
-    #[error("what is to be applied to shells lies in /dev, which can be written here")]
+    #[error("the plan for shells is in /dev, which is writable here")]
     Writable,
     #[error("the real shell is missing: {}", String::from_utf8_lossy(.0))]
     Missing(Vec<u8>),
-    #[error("{} leads back to paddock instead of to a shell", String::from_utf8_lossy(.0))]
+    #[error("{} leads to paddock instead of a shell", String::from_utf8_lossy(.0))]
     Circle(Vec<u8>),
-    #[error("can not execute {}: {}", String::from_utf8_lossy(.0), errno_text(*.1))]
+    #[error("cannot execute {}: {}", String::from_utf8_lossy(.0), errno_text(*.1))]
     NotExecuted(Vec<u8>, Errno),
 }
 
@@ -99,11 +99,13 @@ impl Failure {
         match self {
             Failure::Refused(refusal) => refusal.hint(),
             Failure::Unreadable { .. } => {
-                "no shell is started without it: `paddock shims install` makes it anew"
+                "Paddock starts no shell without it: type `paddock shims install` to create it \
+                    again"
             }
-            Failure::Writable => "with bubblewrap: --remount-ro /dev, after what is bound there",
+            Failure::Writable => "with bubblewrap, add --remount-ro /dev after the binds in /dev",
             Failure::Missing(_) | Failure::Circle(_) | Failure::NotExecuted(..) => {
-                "PADDOCK_SHELL_DIR, or `paddock shims install --shells DIR`, says where the real shells are"
+                "set PADDOCK_SHELL_DIR to the directory of the real shells, or type `paddock shims \
+                    install --shells DIR`"
             }
         }
     }
@@ -181,7 +183,7 @@ fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
     match compiled.enter(&dir, &inherited) {
         Ok(environment) => execute(real, argv, environment),
         Err(refusal) if compiled.on_failure == OnFailure::Open && is_login(&argv) => {
-            stderr::say("paddock", &format!("warning: this shell is not contained: {refusal}"));
+            stderr::say("paddock", &format!("warning: this shell is not sandboxed: {refusal}"));
             execute(real, argv, inherited)
         }
         Err(refusal) => Err(refusal.into()),
@@ -287,10 +289,8 @@ impl Compiled {
                 let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 sys::landlock_add_rule(ruleset, rights.bits(), shells.as_fd())
             });
-            opened.map_err(|errno| Refusal::Shell {
-                what: "the real shells can not be granted",
-                errno,
-            })?;
+            opened
+                .map_err(|errno| Refusal::Shell { what: "cannot grant the real shells", errno })?;
         }
         let environment = match &plan.environment {
             Some(requested) => environment::build(requested, inherited.to_vec(), None, b""),
@@ -299,7 +299,7 @@ impl Compiled {
         fence.enter(None)?;
         // Whoever is not known from inside would be closed in by each of his shells once more.
         let unknown =
-            Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
+            Refusal::Shell { what: "the gate cannot identify the shell", errno: Errno::NOSYS };
         if self.inside() { Ok(environment) } else { Err(unknown) }
     }
 }

@@ -96,7 +96,7 @@ fn follow(
     };
     let named = asked.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
-        return Err(Broken::Unseen { named, why: "it is whichever program asks for it" });
+        return Err(Broken::Unseen { named, why: "its path depends on the program that opens it" });
     }
     let file = open(&named).map_err(interpreter_chain::through_descriptor(&named))?;
     let needed = |path: &[u8]| {

@@ -92,10 +92,10 @@ impl Seen {
             Seen::Refused(errno) => errno_names::errno(errno),
             Seen::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
             Seen::Unfenced(errno) => {
-                format!("the mechanism is not there: {}", errno_names::errno(errno))
+                format!("the mechanism is not available: {}", errno_names::errno(errno))
             }
             Seen::NotRun(errno) => {
-                format!("no process could be started: {}", errno_names::errno(errno))
+                format!("cannot start a process: {}", errno_names::errno(errno))
             }
         }
     }
@@ -201,7 +201,7 @@ fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> Probe
     if outside != control {
         return ProbeResult {
             held: false,
-            detail: format!("can not be tried: without the fence {}", outside.words()),
+            detail: format!("cannot be tested: without the sandbox {}", outside.words()),
         };
     }
     let inside = see(fence, act);
@@ -296,7 +296,7 @@ fn landlock_abstract_socket(_: &Scene) -> ProbeResult {
     let (address, _listener) = match listener {
         Ok(pair) => pair,
         Err(error) => {
-            return ProbeResult { held: false, detail: format!("can not be tried: {error}") };
+            return ProbeResult { held: false, detail: format!("cannot be tested: {error}") };
         }
     };
     let connect = || match UnixStream::connect_addr(&address) {
@@ -348,7 +348,12 @@ fn seccomp_foreign(_: &Scene) -> ProbeResult {
 
 #[cfg(target_arch = "aarch64")]
 fn seccomp_foreign(_: &Scene) -> ProbeResult {
-    ProbeResult { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
+    ProbeResult {
+        held: true,
+        detail: "a 64-bit program has no other system calls on this \
+        architecture"
+            .to_owned(),
+    }
 }
 
 /// Whether the kernel has x32 or not: with the filter the number kills.
@@ -397,7 +402,7 @@ fn landlock_ports(_: &Scene) -> ProbeResult {
     else {
         return ProbeResult {
             held: false,
-            detail: "can not be tried: there is no loopback".to_owned(),
+            detail: "cannot be tested: no loopback device".to_owned(),
         };
     };
     let fence = || {
@@ -419,9 +424,10 @@ fn landlock_ports(_: &Scene) -> ProbeResult {
 /// of containers may refuse it.
 fn pinned_socket(_: &Scene) -> ProbeResult {
     match supervised_connect::check() {
-        Ok(()) => {
-            ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() }
-        }
+        Ok(()) => ProbeResult {
+            held: true,
+            detail: "a descriptor was duplicated by its number".to_owned(),
+        },
         Err(errno) => ProbeResult {
             held: false,
             detail: format!("pidfd_getfd: {}", errno_names::errno(errno)),
@@ -446,10 +452,12 @@ fn ptrace_stop(scene: &Scene) -> ProbeResult {
         trace::detach(process)
     };
     match stop() {
-        Ok(()) => ProbeResult { held: true, detail: "a process was stopped and let go".to_owned() },
+        Ok(()) => {
+            ProbeResult { held: true, detail: "a process was stopped and continued".to_owned() }
+        }
         Err(errno) => ProbeResult {
             held: false,
-            detail: format!("a process of ours: {}", errno_names::errno(errno)),
+            detail: format!("a process of this user: {}", errno_names::errno(errno)),
         },
     }
 }
@@ -469,7 +477,7 @@ fn user_namespace(scene: &Scene) -> ProbeResult {
     let seen = see(&enter, &mount);
     ProbeResult {
         held: seen == Seen::Done,
-        detail: format!("a mount in a namespace of its own: {}", seen.words()),
+        detail: format!("a mount in a new namespace: {}", seen.words()),
     }
 }
 
@@ -478,7 +486,7 @@ fn network_namespace(_: &Scene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
     ProbeResult {
         held: seen == Seen::Done,
-        detail: format!("a network of its own: {}", seen.words()),
+        detail: format!("a new network namespace: {}", seen.words()),
     }
 }
 
@@ -496,7 +504,7 @@ fn network_filter(_: &Scene) -> ProbeResult {
     let seen = see(&own_user, &call);
     ProbeResult {
         held: seen == Seen::Done,
-        detail: format!("calls to any address are taken: {}", seen.words()),
+        detail: format!("connections to every address are redirected: {}", seen.words()),
     }
 }
 

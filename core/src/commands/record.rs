@@ -39,7 +39,7 @@ pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
             Ok(_) | Err(_) => return Err(Refusal::Usage("a message for the journal is too long")),
         };
         let record = Record::read(&buffer[..length])
-            .ok_or(Refusal::Usage("a message for the journal makes no sense"))?;
+            .ok_or(Refusal::Usage("a message for the journal is invalid"))?;
         let mut answer = String::from("{\"error\":");
         match journal.append(&Event::Record(&record)) {
             Ok(()) => answer.push_str("null"),

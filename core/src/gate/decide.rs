@@ -17,7 +17,7 @@ pub fn decide(
     exec: &Exec<'_>,
     chain: &[Link],
 ) -> (ExecDecision, Option<usize>) {
-    const STRAYS: &str = "its interpreter opens it by a way that the command can change";
+    const STRAYS: &str = "its interpreter opens it through a path that the command can change";
     let verdict = rules.judge(exec);
     if verdict.action != Action::Deny
         && places.is_some_and(|places| places.let_stray(chain, exec.cwd))
@@ -41,7 +41,7 @@ pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], St
             count => hash.update(&buffer[..count]),
         }
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            return Err("reading it takes too long".to_owned());
+            return Err("reading the file takes too long".to_owned());
         }
     }
 }

@@ -224,7 +224,11 @@ impl Unseen {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
                 let call =
                     Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
-                Unexpected::Unseen { call: Box::new(call), why: "its caller can not be seen" }
+                Unexpected::Unseen {
+                    call: Box::new(call),
+                    why: "the calling process cannot be \
+                    examined",
+                }
             }
             errno => Unexpected::Fails(errno),
         }

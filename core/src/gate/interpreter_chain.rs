@@ -115,7 +115,7 @@ pub fn follow(
         let program = match known.programs.get(&link.state) {
             Some(program) => program.clone(),
             None => {
-                let content = link.content().map_err(|_| unseen("it can not be read"))?;
+                let content = link.content().map_err(|_| unseen("the file cannot be read"))?;
                 let program = Program::of(&content)?;
                 known.remember(&link, &program);
                 program
@@ -134,7 +134,7 @@ pub fn follow(
                 file = open(&interpreter).map_err(through_descriptor(&interpreter))?;
                 (named, argument) = (interpreter, told);
             }
-            Program::Cut => return Err(unseen("its first line is longer than the kernel reads")),
+            Program::Cut => return Err(unseen("its first line is longer than the kernel accepts")),
             Program::Binary { loader: Some(named) } => {
                 let settled = link.is_settled(places);
                 let loader = known.loader(&named, open, places, settled)?;
@@ -158,14 +158,14 @@ pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
     move |errno| match errno {
         Errno::LOOP => Broken::Unseen {
             named: path.to_vec(),
-            why: "the way to it leads through a descriptor, or in a circle",
+            why: "its path leads through a descriptor, or in a loop",
         },
         // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
-            Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
+            Broken::Unseen { named: path.to_vec(), why: "its path leads through a descriptor" }
         }
         Errno::STALE => {
-            Broken::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" }
+            Broken::Unseen { named: path.to_vec(), why: "its working directory has no path" }
         }
         errno => Broken::Fails(errno),
     }
@@ -218,13 +218,11 @@ impl Known {
             .and_then(Program::of)
             .is_ok_and(|program| program == Program::Library || link.is_called_loader());
         let flaw = if !named.starts_with(b"/") {
-            Some("its loader has no whole path")
+            Some("the path of its loader is not absolute")
         } else if !is_one {
-            Some("what it names as its loader is none")
+            Some("its loader is not a program")
         } else if places.is_some_and(|places| !places.load_surely(named, &link.real)) {
-            Some(
-                "its loader lies where the command can write, or is reached by a way that it can change",
-            )
+            Some("the command can write its loader, or change the path to it")
         } else {
             None
         };

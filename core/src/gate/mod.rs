@@ -321,15 +321,16 @@ impl Gate {
             Cause::NotGranted => (
                 None,
                 Some(
-                    "it does not lie in a granted place: the command could have made it".to_owned(),
+                    "no grant in exec_globs covers it, so the command could have created it"
+                        .to_owned(),
                 ),
             ),
             Cause::Unseen(why) => (None, Some((*why).to_owned())),
             Cause::Late => {
-                (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms)))
+                (None, Some(format!("the check took more than {} ms", self.plan.timeout_ms)))
             }
             Cause::Error { rule, why } => {
-                (Some(*rule), Some(format!("it can not be judged: {why}")))
+                (Some(*rule), Some(format!("the program cannot be checked: {why}")))
             }
         };
         Decision { rule, reason, by: None, asked_ms: None }
@@ -372,10 +373,13 @@ impl Gate {
             Err(_) if !listener.still_waits(&call) => {} // it was killed
             Err(_) => {
                 let why = match expected_exec::is_traced(call.thread) {
-                    false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
+                    false => {
+                        "the kernel denies access to the process (check \
+                        kernel.yama.ptrace_scope)"
+                    }
                     true => "another program traces it",
                 };
-                let reason = Some(format!("what runs could not be checked: {why}"));
+                let reason = Some(format!("the started program could not be checked: {why}"));
                 admitted.expected.complete(call.thread);
                 self.deny(
                     listener,
@@ -416,7 +420,7 @@ impl Gate {
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
-                let reason = Some(format!("nobody could be asked: {why}"));
+                let reason = Some(format!("no approver is available: {why}"));
                 self.deny(listener, &call, expected, Decision { reason, ..decision });
             }
         }
@@ -462,7 +466,7 @@ impl Gate {
             self.answered(listener, id, answer, by);
         }
         if desk.is_deserted() {
-            self.dismiss(listener, |_| true, "whoever was asked is gone", desk);
+            self.dismiss(listener, |_| true, "the approver has ended", desk);
         }
         let now = Instant::now();
         let gone: Vec<u64> = self
@@ -473,7 +477,7 @@ impl Gate {
             .collect();
         gone.iter().for_each(|id| desk.withdraw(*id));
         self.asked.retain(|asked| !gone.contains(&asked.id));
-        let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
+        let late = format!("no answer within {} s", self.plan.ask_timeout_s);
         for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn)
         {
             desk.withdraw(asked.id);

@@ -6,7 +6,7 @@ use super::expected_exec::Expected;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 
-pub const PAST: &str = "a real shell is started by the one that lies over it alone";
+pub const PAST: &str = "only the intercepted shell may start the real shell";
 const MOST: usize = 1024;
 
 pub struct Shells {

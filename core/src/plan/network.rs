@@ -154,7 +154,7 @@ impl Network {
     /// Can a plan with these other parts have it?
     pub fn check_in(&self, plan: &Plan) -> Result<(), PlanError> {
         if plan.container.is_some() {
-            return Err(PlanError::Container("a network beside its own"));
+            return Err(PlanError::Container("a second network"));
         }
         match plan.tier {
             Tier::Full if plan.namespaces.is_none() || plan.files.is_none() => {
@@ -205,7 +205,7 @@ impl Network {
             || !self.local_ports.is_empty()
             || self.http.is_some();
         if self.mode == Mode::None && open {
-            return Err(PlanError::Network("something to reach in a network of nobody"));
+            return Err(PlanError::Network("hosts or ports although mode is \"none\""));
         }
         Ok(())
     }

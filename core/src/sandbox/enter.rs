@@ -107,19 +107,20 @@ impl Step {
 
     fn what(self) -> &'static str {
         match self {
-            Step::FollowParent => "the command can not be tied to its supervisor",
-            Step::Limits => "the command can not be put under its limits",
+            Step::FollowParent => "cannot tie the command to its supervisor",
+            Step::Limits => "cannot apply the limits to the command",
             Step::Privileges => {
-                "the user, the groups or the capabilities of the namespace can not be given up"
+                "cannot drop the user, the groups or the capabilities of the namespace"
             }
-            Step::NoNewPrivs => "no_new_privs can not be set",
-            Step::Rlimit => "a resource limit can not be set",
-            Step::Landlock => "the Landlock rules can not be enforced",
-            Step::Workdir => "the working directory can not be entered",
-            Step::Descriptors => "open descriptors can not be kept from the command",
-            Step::Seccomp => "the system call filter can not be installed",
+            Step::NoNewPrivs => "cannot set no_new_privs",
+            Step::Rlimit => "cannot set a resource limit",
+            Step::Landlock => "cannot enforce the Landlock rules",
+            Step::Workdir => "cannot enter the working directory",
+            Step::Descriptors => "cannot close open descriptors for the command",
+            Step::Seccomp => "cannot install the system call filter",
             Step::Listener => {
-                "the supervisor can not answer for system calls, as exec rules and copies of the workspace need it"
+                "the supervisor cannot intercept system calls, which exec rules and copies of the \
+                    workspace need"
             }
             Step::Confirm => "the kernel does not confirm no_new_privs and the system call filter",
         }
@@ -128,12 +129,13 @@ impl Step {
     pub fn hint(self) -> &'static str {
         match self {
             Step::Listener => {
-                "the kernel lets one program do so: run this outside of the other sandbox"
+                "the kernel allows this for one program only: run this command outside the other \
+                    sandbox"
             }
             Step::Workdir => {
-                "the directory was removed, or you may not enter it: start from another one"
+                "the directory was removed, or you may not enter it: start in another directory"
             }
-            _ => "`paddock doctor` tries every mechanism on this machine",
+            _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
 }

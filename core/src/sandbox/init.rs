@@ -37,9 +37,9 @@ const OWN: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
-    #[error("no namespaces can be made: {}", crate::kernel::errno_names::errno_text(*.0))]
+    #[error("cannot create namespaces: {}", crate::kernel::errno_names::errno_text(*.0))]
     Enter(#[source] Errno),
-    #[error("init can not be talked to: {}", crate::kernel::errno_names::errno_text(*.0))]
+    #[error("cannot communicate with init: {}", crate::kernel::errno_names::errno_text(*.0))]
     Channel(#[source] Errno),
     #[error("{error}")]
     Refused { error: String, hint: String },
@@ -51,7 +51,10 @@ impl NamespacesError {
     pub fn hint(&self) -> &str {
         match self {
             NamespacesError::Refused { hint, .. } => hint,
-            _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+            _ => {
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                landlock"
+            }
         }
     }
 }
@@ -79,7 +82,8 @@ impl InitError {
             InitError::Network(error) => error.hint(),
             InitError::Fence(error) => error.step.hint(),
             InitError::Step { .. } => {
-                "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces"
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                    landlock"
             }
         }
     }
@@ -154,7 +158,7 @@ pub trait Furnish {
 
 impl Furnish for Blueprint<'_> {
     fn introduce(&self) -> Result<(), InitError> {
-        let what = "the user can not be mapped into the namespace";
+        let what = "cannot map the user into the namespace";
         map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
     }
 
@@ -174,7 +178,7 @@ impl Furnish for Blueprint<'_> {
             for some in sockets.chunks(init_channel::DESCRIPTORS) {
                 let told = init_channel::send(channel, &InitMessage::Network, some);
                 told.map_err(|errno| InitError::Step {
-                    what: "the sockets can not be handed out",
+                    what: "cannot pass the sockets to init",
                     errno,
                 })?;
             }
@@ -545,27 +549,27 @@ fn set_up(
     channel: &OwnedFd,
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
-    follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+    follow_supervisor(channel).map_err(step("cannot tie init to its supervisor"))?;
     let kinds = (OWN | interior.kinds()) as u64;
     sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0])
-        .map_err(step("no namespaces can be made"))?;
+        .map_err(step("cannot create namespaces"))?;
     interior.introduce()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
     };
-    let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
-    let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
+    let user = namespace("user").map_err(step("cannot open the user namespace"))?;
+    let mount = namespace("mnt").map_err(step("cannot open the mount namespace"))?;
     // The supervisor puts us under limits first.
-    init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
+    init_channel::receive(channel, true).map_err(step("the supervisor has ended"))?;
     let RootReady { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
         rustix::system::sethostname(interior.hostname())
-            .map_err(step("the host name can not be set"))?;
+            .map_err(step("cannot set the host name"))?;
     }
     // The command runs with our user: nothing but this keeps it from tracing us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(step("init can not be kept from being traced"))?;
+        .map_err(step("cannot protect init against tracing"))?;
 
     fence.bound()?;
     interior.finish(channel)?;
@@ -578,7 +582,7 @@ fn set_up(
     let child = if fence.listens() {
         // The supervisor has to see what it asks for, and must not see us: so its memory is a copy,
         // and it leaves there what went wrong.
-        let failure = sys::shared_number().map_err(step("no process can be started"))?;
+        let failure = sys::shared_number().map_err(step("cannot start a process"))?;
         let child = sys::fork_into(libc::CLONE_VFORK, || {
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
             let code = match become_command() {
@@ -601,7 +605,7 @@ fn set_up(
             125
         })
     };
-    let child = child.map_err(step("no process can be started"))?;
+    let child = child.map_err(step("cannot start a process"))?;
     if let Some(error) = fence_failure {
         return Err(error.into());
     }
@@ -612,12 +616,12 @@ fn set_up(
         .map_err(step("the command has no handle"))?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
-        .map_err(step("the network namespace can not be opened"))?;
+        .map_err(step("cannot open the network namespace"))?;
     let mut descriptors =
         vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     init_channel::send(channel, &InitMessage::Started, &descriptors)
-        .map_err(step("the supervisor is gone"))?;
+        .map_err(step("the supervisor has ended"))?;
     Ok(Ok(child))
 }
 

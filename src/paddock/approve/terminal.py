@@ -60,9 +60,9 @@ _CHOICES = {
     "deny": Verdict.DENY,
     "": Verdict.DENY,
 }
-_ASKED = "once, session, always or deny? (the whole word; Enter: deny) "
-_LARGER = "make the window larger, then it is shown (Enter: deny) "
-_CONFIRM = "write it? yes, Enter: no "
+_ASKED = "once, session, always or deny? (type the whole word; Enter: deny) "
+_LARGER = "make the window larger to see the question (Enter: deny) "
+_CONFIRM = "write this rule? yes, Enter: no "
 
 
 class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
@@ -114,7 +114,8 @@ class Terminal:
             elif not told:
                 told = True
                 Screen(fd).write(
-                    "\npaddock: a question waits for you; bring the job to the foreground\n"
+                    "\npaddock: a question waits for your answer; type `fg` to bring the job to "
+                    "the foreground\n"
                 )
 
     def _may_take(self, fd: int) -> bool:
@@ -162,7 +163,7 @@ class Terminal:
                     fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits
                 )
             except _Disturbed:
-                screen.write("the terminal was changed meanwhile; once more:\n")
+                screen.write("another program changed the terminal; the question again:\n")
                 continue
             except _Resized:
                 fits = self._show(screen, question, more)
@@ -192,7 +193,8 @@ class Terminal:
                 self._write(screen, text, diff)
                 return True
         screen.write(
-            f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n"
+            "paddock: a question waits for your answer. This window is too small to show it "
+            f"({screen.size.columns}x{rows}).\n"
         )
         return False
 
@@ -215,7 +217,7 @@ class Terminal:
                 return False
             keep(approval, self.origin)
         except _Disturbed:
-            screen.write("the terminal was changed meanwhile: no rule was written\n")
+            screen.write("another program changed the terminal: no rule was written\n")
             return False
         except PaddockError as error:
             screen.write(f"{error.message}: no rule was written\n")
@@ -269,7 +271,7 @@ def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
     """That the question before is gone. What is typed meanwhile is thrown away with all that was
     typed too early.
     """
-    screen.write("the question before was taken back; this is another one:\n")
+    screen.write("the program withdrew the last question; this is another question:\n")
     deadline = time.monotonic() + SETTLE_S
     while (left := deadline - time.monotonic()) > 0:
         inbox.wait(timeout_s=left)

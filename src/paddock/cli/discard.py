@@ -16,8 +16,8 @@ from paddock.workspace.sessions import Broken, Session, Taken, discard, look, st
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "discard",
-        "Remove a copy-on-write session with all that was not applied. Without SESSION: the only one of this directory "
-        "that has ended.",
+        "Remove a copy-on-write session and every change that was not applied. Without SESSION: "
+        "the only finished session of this directory.",
     )
     parser.add_argument("session", nargs="?", metavar="SESSION")
     options = parser.parse_args(arguments)
@@ -34,9 +34,9 @@ def execute(arguments: list[str]) -> int:
                 SessionError
             ):  # without its workspace there is nothing to put right
                 for problem in recovered(one):
-                    complain(f"left by an interrupted apply: {problem}")
+                    complain(f"an interrupted apply left a file: {problem}")
         saved = discard(store, one)
     say(f"discarded: {one.id}")
     if saved is not None:
-        say(f"your own versions, which `apply --overwrite` kept, are in {saved}")
+        say(f"`paddock apply --overwrite` kept your own versions; they are now in {saved}")
     return 0

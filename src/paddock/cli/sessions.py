@@ -76,7 +76,7 @@ def _line(row: dict[str, Any]) -> str:
         plural = "" if row["changes"] == 1 else "s"
         what = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
     if row["unreadable"]:
-        what += f" ({row['unreadable']} can not be looked at)"
+        what += f" ({row['unreadable']} cannot be examined)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
     return f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  {command}"

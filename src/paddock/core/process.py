@@ -38,8 +38,10 @@ def program() -> str:
     """The installed core: beside the scripts of the environment this package was installed into."""
     if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs says the same
         raise HostError(
-            f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
-            hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
+            f"{sys.platform} is not supported: the sandbox needs Landlock and seccomp, which only "
+            "Linux has",
+            hint="run paddock in a virtual machine or container with Linux 6.12 or newer on "
+            "x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     # Installed for one user: found from where this package lies, not from what the caller's
@@ -53,7 +55,7 @@ def program() -> str:
         if os.access(path, os.X_OK):
             return path
     raise CoreError(
-        f"the native program {NAME} is not installed; looked at {', '.join(looked_at)}",
+        f"the native program {NAME} is not installed; Paddock looked at {', '.join(looked_at)}",
         hint="reinstall paddock",
     )
 
@@ -105,7 +107,7 @@ def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, pas
             argv, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=[passed], env={}
         )
     except OSError as error:
-        raise CoreError(f"paddock-core can not be started in {cwd}: {error.strerror}") from error
+        raise CoreError(f"cannot start paddock-core in {cwd}: {error.strerror}") from error
 
 
 def _answered(status: int, answer: int, complaint: int) -> Any:
@@ -127,7 +129,7 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
             os.execv(path, [NAME, "run", "--plan-fd", str(plan_fd), *flags, "--", *command])
         except OSError as error:
             # E2BIG: the arguments of the command plus ours exceed the kernel's limit.
-            raise CoreError(f"can not start {path}: {error.strerror}") from error
+            raise CoreError(f"cannot start {path}: {error.strerror}") from error
 
 
 def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:

@@ -210,15 +210,16 @@ class ContainerExecutor:
             now = held_names(self._request, self._workspace, self._exec_cwd, to_run=False)
         except NotStarted as error:
             return (
-                f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
+                f"{self._workspace}: cannot find the protected names that appeared: "
+                f"{error.message}",
             )
         new = sorted(now.paths - self._held.paths)
         links = sorted(now.links - self._held.links)
         return (
-            *(f"{path}: it appeared during the session, and nothing held it" for path in new),
+            *(f"{path}: appeared during the session, and nothing protected it" for path in new),
             *(
-                f"{path}: this link to {said} appeared in a git directory, and git writes through it: "
-                "remove it before git runs"
+                f"{path}: this link to {said} appeared in a git directory, and git writes through "
+                "it; remove it before git runs"
                 for path, said in links
             ),
         )
@@ -286,7 +287,7 @@ class ContainerExecutor:
                     return first
                 said = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"nothing heard of it for {_START_S:.0f} s"
+            said = f"it did not answer for {_START_S:.0f} s"
         except BaseException:
             first.close()
             raise
@@ -294,7 +295,7 @@ class ContainerExecutor:
         raise NotStarted(
             f"{self.name} does not start: {said or 'no reason was given'}",
             failure=Failure.UNAVAILABLE,
-            hint="does the engine run, and is the image there?",
+            hint="check that the engine runs and that the image exists",
         )
 
 

@@ -74,7 +74,7 @@ class Attendant:
                 if denials is not None:
                     denials.close()
                 raise NotStarted(
-                    f"paddock-core can not be started: {error.strerror}",
+                    f"cannot start paddock-core: {error.strerror}",
                     failure=Failure.UNAVAILABLE,
                 ) from error
 
@@ -178,7 +178,7 @@ class Attendant:
         await asyncio.to_thread(self._ended, _TO_END_S)
         said = self._words().strip()
         return NotStarted(
-            f"the place that commands run in has ended{': ' + said if said else ''}",
+            f"the sandbox that runs commands has ended{': ' + said if said else ''}",
             failure=Failure.UNAVAILABLE,
         )
 
@@ -415,7 +415,7 @@ def _failure(step: str, number: int, name: str) -> NotStarted:
     match step, number:
         case "cwd", _:
             return NotStarted(
-                f"the directory to run in can not be entered: {text}", failure=Failure.NO_DIRECTORY
+                f"cannot enter the working directory: {text}", failure=Failure.NO_DIRECTORY
             )
         case "exec", errno.ENOENT | errno.ENOTDIR:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_FOUND)
@@ -423,11 +423,9 @@ def _failure(step: str, number: int, name: str) -> NotStarted:
             return NotStarted(
                 f"{name}: {text}",
                 failure=Failure.DENIED,
-                hint="`paddock why --exec` says what refuses it",
+                hint="type `paddock why --exec COMMAND` to see which rule denies it",
             )
         case "exec", _:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_EXECUTABLE)
         case _:
-            return NotStarted(
-                f"{name} can not be started ({step}): {text}", failure=Failure.UNAVAILABLE
-            )
+            return NotStarted(f"cannot start {name} ({step}): {text}", failure=Failure.UNAVAILABLE)

@@ -65,4 +65,4 @@ class HostExecutor:
         attendant, self._attendant = self._attendant, None
         if attendant is None or await attendant.close():
             return ()
-        return (f"process {attendant.pid}, which starts commands, does not end",)
+        return (f"the exec server, process {attendant.pid}, does not end",)

@@ -20,8 +20,8 @@ from paddock.policy import Origin, Request
 from paddock.policy.model import Tier
 
 LATER = (
-    "protected and denied names that were there at the start are held; those that appear later are not: "
-    "look at them before git or another tool of the host runs in the workspace"
+    "only protected and denied names that exist at the start are covered; check new ones before "
+    "git or another host tool runs in the workspace"
 )
 
 
@@ -51,7 +51,7 @@ class HeldNames:
         return (
             LATER
             if self.unheld is None
-            else f"protected and denied names are not held here: {self.unheld}"
+            else f"protected and denied names are not covered here: {self.unheld}"
         )
 
 
@@ -64,9 +64,7 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
-            return HeldNames(
-                unheld="the search needs user namespaces, which this machine does not give"
-            )
+            return HeldNames(unheld="the scan needs user namespaces, and this machine denies them")
         searched = covers_of(prepared.plan)
     except HostError as error:
         return HeldNames(unheld=error.message)
@@ -110,7 +108,8 @@ def volumes(names: HeldNames, empty: str) -> Iterator[str]:
         source = mount.source or (empty if mount.directory else os.devnull)
         if ":" in source or ":" in mount.target:
             raise NotStarted(
-                f"{mount.target}: it has to be held, and an engine can not be told a name with a colon",
+                f"{mount.target}: this name must be covered, and a container engine cannot mount "
+                "a name with a colon",
                 failure=Failure.UNAVAILABLE,
                 hint="rename it, or its directory",
             )

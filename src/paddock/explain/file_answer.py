@@ -61,14 +61,14 @@ def answer(
     tried = _try(plan, path, operation)
     _agree(judgement, tried, path)
     if tried.outcome == "allowed" and not judgement.allowed:
-        return _answered(True, "a descriptor that is open already", judgement, tried)
+        return _answered(True, "a descriptor that is already open", judgement, tried)
     if not judgement.allowed:
         return _answered(False, judgement.reason, judgement, tried)
     forbidden = tried.errno if tried.outcome == "denied" else None
     if tried.outcome != "denied" and not _is_own(plan, judgement.path):
         forbidden = _forbidden(judgement.path, operation, tried)
     if forbidden:
-        reason = f"the fence allows it, the file's own permissions do not ({forbidden})"
+        reason = f"the sandbox allows it, but the file's own permissions do not ({forbidden})"
         return _answered(False, reason, judgement, tried)
     return _answered(True, judgement.reason, judgement, tried)
 
@@ -83,7 +83,7 @@ def _try(plan: Plan, path: str, operation: Operation) -> Tried:
         return Tried(outcome=str(reply["outcome"]), errno=reply["errno"])
     except (KeyError, TypeError) as error:
         raise CoreError(
-            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error
 
 

@@ -118,12 +118,12 @@ class Judge:
     def __call__(self, path: str, operation: Operation) -> Judgement:
         asked = self._asked(path, operation)
         if self._plan.files is None:
-            return _open(asked, "files are not fenced: every path is open")
+            return _open(asked, "files are not restricted: every path is open")
         if operation is Operation.MAKE and asked.found:
-            return _open(asked, "it is there already")
+            return _open(asked, "the path already exists")
         if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
             return _open(
-                asked, "Landlock does not judge changes of modes, owners, times and attributes"
+                asked, "Landlock does not restrict changes of modes, owners, times and attributes"
             )
         giving, near, given = self._given(asked)
         shut = self._shut(asked)
@@ -147,14 +147,14 @@ class Judge:
         said = (
             f"granted by {giving[0].source}"
             if giving
-            else "it leads to what is granted, and holds nothing else"
+            else "it leads to a granted path, and has nothing else"
         )
         if (
             self._plan.tier is Tier.FULL
             and giving
             and any(within(asked.path, place) for place in PRIVATE)
         ):
-            said = f"{giving[0].path} is the run's own: what the host has there is not in it"
+            said = f"{giving[0].path} is private to the run: the host's files there are not visible"
         return Judgement(allowed=True, path=asked.path, grants=tuple(giving), reason=said)
 
     def _asked(self, path: str, operation: Operation) -> _Asked:
@@ -239,7 +239,7 @@ class Judge:
                 self._unwritable.get(place) if asked.operation.writes else None
             )
             if name:
-                return f"{name} stays closed, whatever is granted"
+                return f"{name} is denied, even inside a grant"
         if self._plan.tier is Tier.LANDLOCK:
             return None
         return self._covered(asked) or (self._named(asked) if asked.found else None)
@@ -247,15 +247,17 @@ class Judge:
     def _covered(self, asked: _Asked) -> str | None:
         for place in (up for link in asked.links for up in with_parents(link)):
             if self._covers.get(place) is CoverKind.MASK:
-                return f"{place} stays closed, whatever is granted"
+                return f"{place} is denied, even inside a grant"
         for place in with_parents(asked.path):
             match self._covers.get(place):
                 case CoverKind.MASK:
-                    return f"{place} stays closed, whatever is granted"
+                    return f"{place} is denied, even inside a grant"
                 case CoverKind.LOCK if asked.operation.writes:
                     return self._said_protected(place)
                 case CoverKind.PIN if asked.operation is Operation.REMOVE and place == asked.path:
-                    return f"{place} can not be moved or removed: what is protected rests on it"
+                    return (
+                        f"{place} cannot be moved or removed, because it contains a protected name"
+                    )
                 case _:
                     pass
         return None
@@ -264,7 +266,7 @@ class Judge:
         """By its name, or that of a directory above it."""
         places = with_parents(asked.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
-            return f"the deny {denied} stays closed, whatever is granted"
+            return f"{denied} is denied, whatever is granted"
         if (
             not asked.operation.writes
             or self._is_copy(asked.path)
@@ -291,13 +293,15 @@ class Judge:
 
     def _said_protected(self, place: str) -> str:
         why = protected_because(place)
-        return "protected: read-only in what can be written" + (f", because {why}" if why else "")
+        return "protected: read-only inside writable directories" + (
+            f", because {why}" if why else ""
+        )
 
     def _unmounted(self, asked: _Asked) -> str | None:
         """What keeps the act from a file that the rules alone would leave open."""
         unseen = next((link for link in asked.links if not self._is_shown(link)), None)
         if unseen:
-            return f"{unseen} is outside every grant, and so is not there to lead anywhere"
+            return f"{unseen} is outside every grant, so the command cannot follow it"
         bearer = asked.bearer
         if not self._mounted(bearer):
             return (
@@ -314,7 +318,7 @@ class Judge:
         if asked.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
             return self._only(bearer)
         if asked.operation is Operation.REMOVE and self._is_mount(asked.path):
-            return f"{asked.path} is granted by itself, and can not be moved or removed"
+            return f"{asked.path} is a grant itself, so it cannot be moved or removed"
         return None
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
@@ -510,10 +514,10 @@ def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
     for name in sorted(closed):
         place = os.path.realpath(name)
         if within(path, place):
-            return f"{name} stays closed inside {grant.path} ({grant.source})"
+            return f"{name} is denied inside {grant.path} ({grant.source})"
         if within(place, path) and within(place, tree):
             return (
-                f"{path} holds {name}, which stays closed, so it is granted entry by entry "
-                f"and not itself ({grant.source})"
+                f"{path} contains {name}, which is denied, so its entries are granted and the "
+                f"directory itself is not ({grant.source})"
             )
     return None

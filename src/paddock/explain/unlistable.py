@@ -60,4 +60,4 @@ def _said(source: str, tree: str, closed: list[_Closed]) -> str:
         f" and {len(closed) - MAX_SHOWN_DIRECTORIES} more" if closed[MAX_SHOWN_DIRECTORIES:] else ""
     )
     lost = ", ".join(carved_directories(tree, [one.path for one in closed]))
-    return f"{source}: {named} stays closed inside {tree}; so {lost} can not be listed"
+    return f"{source}: {named} is denied inside {tree}, so the command cannot list {lost}"

@@ -101,14 +101,15 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
                 # Its repository is not a part of the copy: what is written there would be written
                 # on the host.
                 remarks.append(
-                    f"{found.read} can only be read in a copy of a worktree: commits have to wait"
+                    f"{found.read} is read-only in a copy of a worktree, so the command cannot "
+                    "commit"
                 )
                 found = replace(found, write=())
             if isinstance(found, Opening):
                 openings.append(found)
             else:
                 remarks.append(
-                    f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}"
+                    f"{top}/.git leads to {repository.git_dir}, which stays denied: {found}"
                 )
         around = repository or repository_around(os.path.dirname(top), looked)
         for trust in trusted_by(
@@ -120,7 +121,8 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
-                    f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
+                    f"{trust.said} names {trust.path}, which contains the workspace, so it cannot "
+                    "be read-only"
                 )
             else:
                 trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.said})"))
@@ -129,7 +131,8 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
         ends = {path, *_led(path)}
         if any(_inside(top, ends) for top in own):
             remarks.append(
-                f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only"
+                f"{variable} leads to {path}, which contains the workspace, so it cannot be "
+                "read-only"
             )
         elif not any(_inside(tree, ends) for tree in trees):
             trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
@@ -184,7 +187,7 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
         return
     for entry in origin.environ.get("PATH", "").split(":"):
         if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
-            yield TrustedPath(path=os.path.normpath(entry), why="commands are found there")
+            yield TrustedPath(path=os.path.normpath(entry), why="the shell finds commands there")
 
 
 def _with_real_names(

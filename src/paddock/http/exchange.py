@@ -133,7 +133,10 @@ class _Exchange:
         path = self._request.target.partition("?")[0]
         rule: str | None = None
         reason: str | None
-        action, reason = "allow", "the client went away"  # unless something else comes of it
+        action, reason = (
+            "allow",
+            "the client closed the connection",
+        )  # unless something else comes of it
         hint: str | None = None
         try:
             target = target_of(self._site, self._request)
@@ -258,7 +261,7 @@ class _Exchange:
             done = True
         except TimeoutError:
             raise Unreachable(
-                f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s",
+                f"{self._site.upstream} sent no data for {self._patience.answer_s:g} s",
                 late=not self._begun,
             ) from None
         except Unsayable as error:
@@ -272,7 +275,7 @@ class _Exchange:
                 raise ClientGone from None
             # Not what it said: that may hold the secret.
             raise BadAnswer(
-                f"{self._site.upstream} said something that is no HTTP, or stopped in the middle"
+                f"{self._site.upstream} sent an invalid or incomplete HTTP answer"
             ) from None
         finally:
             self._client.gone.remove_done_callback(leave)
@@ -311,10 +314,12 @@ class _Exchange:
                 break
             said = await connection.answer(self._patience.answer_s)
         else:
-            raise Malformed("answers before the answer, and no end of them")
+            raise Malformed("the upstream sent too many interim (1xx) answers")
         if said.status == 101:
             if not self._request.websocket:
-                raise Malformed("nobody asked to switch")
+                raise Malformed(
+                    "the upstream switches the protocol, and the client did not request it"
+                )
             self._status = said.status
             await self._tunnel(connection, backward(self._site, said, self._injection))
             return True

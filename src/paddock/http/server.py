@@ -210,7 +210,7 @@ class RequestServer:
         """TLS with the client ends here."""
         why = site.closed
         if why is None and self._authority is None:
-            why = "there is no authority for certificates"
+            why = "the HTTP helper has no certificate authority"
         if why is None:
             assert self._authority is not None
             try:
@@ -225,7 +225,9 @@ class RequestServer:
                 # The callback is the one that compares the names.
                 named = getattr(error, "reason", None) != "CALLBACK_FAILED"
                 why = (
-                    f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
+                    f"the client ended the TLS handshake: {error}"
+                    if named
+                    else f"the TLS server name is not {site.host}"
                 )
         await self._tell(event(site, "deny", why, rule=site.source or None))
         raise OSError(why)

@@ -77,7 +77,7 @@ class Preflight:
             )
         except (KeyError, TypeError) as error:
             raise CoreError(
-                f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+                f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
             ) from error
 
 
@@ -124,8 +124,8 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
         else:
             return replace(made, host=host, reach=reach, journals=journals, plan=plan)
     raise HostError(
-        "other runs keep changing what later runs have to know",
-        hint="start it again when they have started",
+        "other runs change the list of writable directories at this moment",
+        hint="start the command again in a moment",
     )
 
 

@@ -51,7 +51,8 @@ def grants_for(
             notices.append(
                 _said(
                     one,
-                    "here /tmp is the run's own, empty at its start; grant a directory in it by its name",
+                    "/tmp is private to the run and empty at its start; grant a directory inside "
+                    "/tmp by its name",
                 )
             )
         above = _above(one, closed)
@@ -91,12 +92,12 @@ def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice
     for path in closed.own:
         if within(asked.path, path) and asked.workspace:
             raise PolicyError(
-                f"the workspace {asked.path} lies in {path}, which paddock itself relies on",
+                f"the workspace {asked.path} is in {path}, which Paddock itself needs",
                 where=asked.source,
-                hint="start paddock in a project directory; install paddock outside of it",
+                hint="start paddock in a project directory; install paddock outside this directory",
             )
         if within(asked.path, path) or (asked.workspace and within(path, asked.path)):
-            notices.append(_said(asked, f"{path} stays read-only: paddock itself relies on it"))
+            notices.append(_said(asked, f"{path} stays read-only: Paddock itself needs it"))
 
 
 def _said(asked: RequestedGrant, text: str) -> Notice:

@@ -121,9 +121,9 @@ def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
         whole = (
             "your home directory"
             if asked.path == host.home
-            else f"{asked.path}, which holds your home directory"
+            else f"{asked.path}, which contains your home directory"
         )
-        why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
+        why = f"the workspace would be {whole}, with keys, mail and shell start-up files"
     elif within(TMP, asked.path):
         why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
     elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
@@ -136,9 +136,9 @@ def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
 def refuse_exposed_journal(asked: RequestedGrant, journal_dir: str | None) -> None:
     if journal_dir and asked.writes and within(journal_dir, asked.path):
         raise PolicyError(
-            f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
+            f"the journal {journal_dir} is inside {asked.path}, which the command may write",
             where=asked.source,
-            hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
+            hint="put the journal outside every grant, for example with --audit-log /var/tmp/NAME",
         )
 
 
@@ -168,7 +168,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
 def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
     widen = filesystem.widen.value if filesystem.widen else Widen.READ
     writes = grant.access in (Access.WRITE, Access.ALLOW)
-    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
+    said = f"the kernel can enforce the grant {grant.pattern} only as all of {glob.prefix}"
     if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
         raise PolicyError(
             said,

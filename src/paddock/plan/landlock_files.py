@@ -31,9 +31,10 @@ class Carving:
         """The grant with its excepts, or None when nothing of it may stand."""
         if asked.path == "/":
             raise PolicyError(
-                "the grant of / names no directory: it would open the whole machine",
+                "a grant of / would open the whole machine",
                 where=asked.source,
-                hint="name the directories that are needed; the full tier can hold it (`paddock doctor`)",
+                hint="name the directories that the command needs; the full tier can enforce a "
+                "grant of / (`paddock doctor`)",
             )
         kept_out = set(self._denied(asked))
         kept_out.update(path for path in self.closed.unreadable if touch(path, asked.path))
@@ -47,9 +48,9 @@ class Carving:
         if excepts and asked.writes:
             directories = ", ".join(carved_directories(asked.path, excepts))
             self._warn(
-                f"{asked.source}: {', '.join(excepts)} stays closed inside {asked.path}; "
-                f"so nothing new can be created directly in {directories}"
-                + (", nor can it be listed" if "read_dir" in ACCESS[asked.access] else "")
+                f"{asked.source}: {', '.join(excepts)} is denied inside {asked.path}, so the "
+                f"command cannot create a file directly in {directories}"
+                + (", nor list it" if "read_dir" in ACCESS[asked.access] else "")
             )
         return asked.grant(except_=excepts)
 
@@ -65,22 +66,26 @@ class Carving:
         own = [path for path in self.closed.own if touch(path, asked.path)]
         if own and asked.workspace:
             raise PolicyError(
-                f"the workspace {asked.path} holds {own[0]}, which paddock itself relies on",
+                f"the workspace {asked.path} contains {own[0]}, which Paddock itself needs",
                 where=asked.source,
-                hint="start paddock in a project directory; install paddock outside of it",
+                hint="start paddock in a project directory; install paddock outside this directory",
             )
         return own
 
     def _unholdable(self, deny: Deny, asked: RequestedGrant) -> None:
-        text = f"deny {deny.pattern} can not be held inside the grant {asked.path}: Landlock knows no deny by name"
+        text = (
+            f"deny {deny.pattern} cannot be enforced inside the grant {asked.path}: Landlock "
+            "has no deny by name"
+        )
         if deny.optional:
             self.unheld.setdefault(deny.pattern, deny)
         elif self.strict:
             raise PolicyError(
                 text,
                 where=str(deny.source),
-                hint=f"deny whole files or directories, or narrow the grant ({asked.source}); a deny that ends in '?' "
-                "is left out where it can not be held, and so is every one with filesystem.require_enforced = false",
+                hint=f"deny whole files or directories, or narrow the grant ({asked.source}); to "
+                "ignore a deny that cannot be enforced, end it with '?', or write "
+                "filesystem.require_enforced = false for all",
             )
         else:
             self.notices.append(Notice(level=Level.UNENFORCED, text=f"{deny.source}: {text}"))
@@ -95,15 +100,15 @@ def refuse_closed(
     """A grant inside a closed place is dropped with a word; a workspace there is an error."""
     if asked.workspace and above in closed.journals:
         raise PolicyError(
-            f"the workspace {asked.path} lies in {above}, where a journal is kept",
+            f"the workspace {asked.path} is in {above}, which holds a journal",
             where=asked.source,
-            hint="work elsewhere, or remove that journal if nobody needs it",
+            hint="work in another directory, or remove that journal",
         )
     if asked.workspace:
         raise PolicyError(f"the workspace {asked.path} is denied by {above}", where=asked.source)
     notices.append(
         Notice(
             level=Level.WARNING,
-            text=f"{asked.source}: {asked.path} is not granted: {above} stays closed",
+            text=f"{asked.source}: {asked.path} is not granted, because {above} is denied",
         )
     )

@@ -78,21 +78,22 @@ def shell_of(
         return None
     if tier is not Tier.FULL:
         raise PolicyError(
-            "shells can not be intercepted in the landlock tier: nothing can be put over them",
+            "the landlock tier cannot intercept shells: it has no mounts to put over them",
             where=str(asked.source),
-            hint="`paddock doctor` says what the full tier needs; `paddock shims install` intercepts those that are "
-            "found by PATH",
+            hint="type `paddock doctor` to see what the full tier needs; `paddock shims install` "
+            "intercepts shells that PATH finds",
         )
     if landlock is None or seccomp is None:
         missing = "Landlock" if landlock is None else "seccomp"
-        raise HostError(f"{asked.source}: shells can not be put behind anything without {missing}")
+        raise HostError(f"{asked.source}: shells cannot be restricted without {missing}")
     listed = NEEDED & set(seccomp.syscalls)
     refused = listed if seccomp.default == "allow" else NEEDED - listed
     if refused:
         raise PolicyError(
-            f"the fence refuses {', '.join(sorted(refused))}, which a shell needs to close itself in",
+            f"the policy blocks {', '.join(sorted(refused))}, which a shell needs to restrict "
+            "itself",
             where=str(asked.source),
-            hint="let these calls pass in [syscalls]",
+            hint="allow these calls in [syscalls]",
         )
     return model.ShellPlan(
         on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii")
@@ -160,11 +161,12 @@ def layer(
     nothing to add.
     """
     if host.landlock_abi == 0:
-        raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")
+        raise HostError(f"{shell.source}: shells cannot be restricted without Landlock")
     for call in shell.block:
         if call.value in _OWN:
             raise PolicyError(
-                f"{call.value} can not be blocked: shells are known by it", where=str(call.source)
+                f"{call.value} cannot be blocked: Paddock identifies shells by this call",
+                where=str(call.source),
             )
     denied = tuple(sorted({*closed, *(path for deny in shell.denies for path in _exact(deny))}))
     grants = merged(held for asked in _grants(shell) if (held := _around(asked, denied, own)))
@@ -255,7 +257,7 @@ def _exact(deny: Deny) -> Iterator[str]:
         yield glob.prefix
     elif not deny.optional:
         raise PolicyError(
-            f"deny {deny.pattern} can not be held for shells alone: Landlock knows no deny by name",
+            f"deny {deny.pattern} cannot be enforced for shells only: Landlock has no deny by name",
             where=str(deny.source),
             hint="deny whole files or directories, or deny it in [filesystem]",
         )

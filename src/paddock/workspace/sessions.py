@@ -54,8 +54,9 @@ class Kept:
                 stack.enter_context(_locked(self.place, fcntl.LOCK_EX))
             except BlockingIOError:
                 raise SessionError(
-                    f"session {self.id} is running, or is being applied",
-                    hint=f"wait until it has ended; `paddock diff {self.id}` shows its changes meanwhile",
+                    f"session {self.id} is running, or another apply is in progress",
+                    hint=f"wait until it has ended; type `paddock diff {self.id}` to see its "
+                    "changes now",
                 ) from None
             yield
 
@@ -80,20 +81,21 @@ class Session(Kept):
                 upper = stack.enter_context(opened_directory("upper", state))
             except PermissionError as error:
                 raise SessionError(
-                    f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
+                    f"cannot open the changes of session {self.id}: {error.strerror}",
                     hint=f"type `chmod u+rwx {shlex.quote(self.place)}/upper`",
                 ) from None
             try:
                 lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
-                    f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    f"cannot open the workspace of session {self.id}: {self.workspace}: "
+                    f"{error.strerror}",
+                    hint=f"the changes of the command are in {self.place}/upper",
                 ) from None
             if os.fstat(lower).st_ino != self.inode:
                 raise SessionError(
-                    f"{self.workspace} is another directory than the one session {self.id} began with",
-                    hint=f"what the command wrote is in {self.place}/upper",
+                    f"{self.workspace} is not the same directory as when session {self.id} started",
+                    hint=f"the changes of the command are in {self.place}/upper",
                 )
             yield Roots(upper=upper, lower=lower, state=state)
 
@@ -105,7 +107,10 @@ class Session(Kept):
 class Taken(Kept):
     """What a run on the live workspace left: protected names that were taken away, for review."""
 
-    reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
+    reason: str = (
+        "is not a copy-on-write session; it holds names that a run removed from the "
+        "workspace (taken/)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +143,10 @@ def is_session(store: str, name: str) -> bool:
 
 def look(store: str, name: str) -> Session | Taken | Broken:
     if not is_session(store, name):
-        raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
+        raise SessionError(
+            f"the session {name} does not exist",
+            hint="type `paddock sessions` to list the sessions",
+        )
     return _read(store, name)
 
 
@@ -148,7 +156,7 @@ def find(store: str, name: str) -> Session:
     if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}",
-            hint=f"look at {found.place}; `paddock discard {name}` removes it",
+            hint=f"check {found.place}; type `paddock discard {name}` to remove it",
         )
     return found
 
@@ -185,8 +193,9 @@ def _save_kept(store: str, one: Kept) -> str | None:
         os.rename(os.path.join(one.place, KEPT), target)
     except OSError as error:
         raise SessionError(
-            f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.place)}/{KEPT} to a place of your own, then discard again",
+            f"cannot move your versions in session {one.id} to {target}: {error.strerror}",
+            hint=f"move {shlex.quote(one.place)}/{KEPT} to another directory, then type `paddock "
+            f"discard {one.id}` again",
         ) from None
     return target
 
@@ -208,9 +217,9 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
             return Taken(id=name, place=place)
         reason = "has no session.json"
     except OSError as error:
-        reason = f"can not be read: {error.strerror}"
+        reason = f"cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
-        reason = f"session.json is not understood: {error}"
+        reason = f"session.json is invalid: {error}"
     return Broken(id=name, place=place, reason=reason)
 
 
@@ -226,9 +235,9 @@ def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
 def _parsed(content: bytes, name: str) -> Session:
     fields = json.loads(content)
     if fields["version"] != VERSION:
-        raise ValueError(f"version {fields['version']!r}; this paddock knows {VERSION}")
+        raise ValueError(f"version {fields['version']!r}; this Paddock reads version {VERSION}")
     if fields["id"] != name:
-        raise ValueError(f"it is of session {fields['id']!r}")
+        raise ValueError(f"it belongs to session {fields['id']!r}")
     workspace = _text(fields["workspace"])
     files = fields["plan"]["files"] or {"protect": [], "opened": []}  # null: files are not fenced
     return Session(
@@ -256,9 +265,7 @@ def directories_of(state: int) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SessionError(
-            f"the session's list of directories is not understood: {error}"
-        ) from None
+        raise SessionError(f"the session's list of directories is invalid: {error}") from None
 
 
 def _hidden(content: bytes, workspace: str) -> Hidden:

@@ -139,7 +139,7 @@ fn who_does_not_speak_the_language_is_gone() {
         assert_eq!(companion.hear(), Some(Heard::Gone), "{:?}", message.escape_ascii().to_string());
         assert_eq!(companion.hear(), None);
         assert!(companion.fd().is_none() && !companion.has_terminal());
-        assert_eq!(companion.ask(8, &question()), Err("who was asked is gone".to_owned()));
+        assert_eq!(companion.ask(8, &question()), Err("the approver has ended".to_owned()));
     }
 }
 
@@ -210,7 +210,7 @@ fn what_can_not_be_shown_is_not_asked() {
     let (mut companion, theirs) = pair();
     let long = vec![b'x'; LONGEST];
     let argv = [long.as_slice()];
-    assert_eq!(companion.ask(1, &with(&argv)), Err("it is too long to be shown".to_owned()));
+    assert_eq!(companion.ask(1, &with(&argv)), Err("the question is too long to show".to_owned()));
     assert!(told(&theirs).is_empty());
     let argv = [&long[..LONGEST - 1000]];
     let most = (0..).find(|id| companion.ask(*id, &with(&argv)).is_err()).unwrap();

@@ -162,7 +162,7 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     });
     let mut given = given.flatten();
     let (Some(request), Some(line)) = (given.next(), given.next()) else {
-        return Err(Refusal::Usage("a request is a file and a socket"));
+        return Err(Refusal::Usage("a request must be a file and a socket"));
     };
     let standard: Vec<OwnedFd> = given.collect();
     // Reading what may be long, and whatever goes wrong from here on, is not for the one that all

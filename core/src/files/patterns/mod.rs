@@ -137,7 +137,7 @@ pub struct Start {
 pub enum NamesError {
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    #[error("there are more patterns of names than this program takes: {0}")]
+    #[error("the plan has too many name patterns: {0}")]
     TooMany(usize),
 }
 
@@ -145,7 +145,7 @@ impl NamesError {
     pub fn hint(&self) -> &'static str {
         match self {
             NamesError::Pattern(_) => {
-                "the plan was not compiled by this version of paddock; compile it again"
+                "another version of paddock compiled the plan; compile it again"
             }
             NamesError::TooMany(_) => "deny whole directories instead of single names",
         }

@@ -498,7 +498,7 @@ fn what_can_not_be_known_is_an_error_only_where_it_matters() {
     let mut cat = Call::new("/bin/cat", "cat");
     cat.parent = None;
     let verdict = cat.judged(&compiled("allow", parent.clone()));
-    assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is not known".to_owned() });
+    assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is unknown".to_owned() });
     assert_eq!(verdict.action, Action::Deny);
     let mut asking = gate("allow", parent.clone());
     asking.on_error = Action::Ask;

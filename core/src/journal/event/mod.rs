@@ -367,7 +367,7 @@ fn decided_fields(out: &mut String, decided: &ExecOutcome) {
     writer::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
     out.push_str(",\"reason\":");
     let changed = match outcome {
-        ExecResult::Attack(what) => Some(format!("{what} changed after it was judged")),
+        ExecResult::Attack(what) => Some(format!("{what} changed after the check")),
         _ => None,
     };
     match changed.as_ref().or(reason.as_ref()) {

@@ -38,10 +38,10 @@ const NO_ADDRESS: u8 = 8;
 const BETWEEN_US: [&[u8]; 6] =
     [b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"];
 
-const NO_TOKEN: &str = "the proxy takes the user and password that HTTP_PROXY has inside";
-const WRONG_TOKEN: &str = "these are not the proxy's user and password";
-const NO_HOST: &str = "the proxy is asked for no host";
-const ODD: &str = "this is nothing that the proxy understands";
+const NO_TOKEN: &str = "the proxy needs the user and password in HTTP_PROXY";
+const WRONG_TOKEN: &str = "the user or password for the proxy is wrong";
+const NO_HOST: &str = "the proxy request names no host";
+const ODD: &str = "the proxy does not understand this request";
 
 /// How a client asked, and so how it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::Kind as Handed;
 
 /// Why a host that the Python half speaks for is not reached.
-const NOBODY: &str = "what speaks HTTP for it is gone, or has too much to do";
+const NOBODY: &str = "the HTTP helper has ended, or is overloaded";
 
 impl<'t> Relay<'t> {
     /// It is allowed.
@@ -139,7 +139,7 @@ impl<'t> Relay<'t> {
             Dialled::Started => Turn::Wait,
             Dialled::Forbidden(reason) => self.refuse(connection, reason, ConnectionResult::Denied),
             Dialled::Unreachable => {
-                let reason = format!("it can not be reached: {errno}");
+                let reason = format!("cannot connect: {errno}");
                 self.refuse(connection, &reason, ConnectionResult::Failed)
             }
         }

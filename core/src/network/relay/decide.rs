@@ -89,7 +89,7 @@ impl<'t> Relay<'t> {
             None if connection.subject.way != Direction::Outward => {
                 self.dial(connection, Rc::clone(&self.loopback), generation, index)
             }
-            None => self.doubt(connection, Doubt::Refused("nothing is at this address"), number),
+            None => self.doubt(connection, Doubt::Refused("no host uses this address"), number),
             Some(verdict) => match verdict.action {
                 Action::Allow => self.go_on(connection, generation, index),
                 Action::Ask => self.doubt(connection, Doubt::Unasked, number),

@@ -124,7 +124,7 @@ impl<'t> Relay<'t> {
                 self.upstream_failed(&wanted, &format!("{address}: {reason}"), true, index);
             }
             Next::Unreachable => {
-                let reason = format!("it can not be reached: {errno}");
+                let reason = format!("cannot connect: {errno}");
                 self.upstream_failed(&wanted, &reason, false, index);
             }
         }
@@ -163,7 +163,7 @@ impl<'t> Relay<'t> {
                 self.dial_upstream(upstream.wanted, dial, errno, index)
             }
             (Ok(Ok(())), None) => {
-                self.upstream_failed(&upstream.wanted, "it can not be reached", false, index)
+                self.upstream_failed(&upstream.wanted, "cannot connect", false, index)
             }
         }
     }

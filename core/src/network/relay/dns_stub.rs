@@ -63,7 +63,7 @@ impl<'t> Stub<'t> {
 
     fn judge(&mut self, query: &Query, told: &mut DecisionLog, now: Instant) -> Answer {
         let Some(name) = &query.name else {
-            let reason = Some("this is no name of a host");
+            let reason = Some("this is not a host name");
             self.say(query, now, told, &Decision { reason, ..Decision::about_nobody(Layer::Name) });
             return Answer::NoName;
         };

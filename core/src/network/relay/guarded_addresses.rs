@@ -28,8 +28,10 @@ const FRESH: Duration = Duration::from_secs(1);
 /// for again.
 const REMEMBERED: usize = 4096;
 
-const GUARDED: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
-const UNKNOWN: &str = "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
+const GUARDED: &str = "this address is reserved for a route with endpoint rules; to share it, \
+    write shared_addresses = true in the route";
+const UNKNOWN: &str = "it may be the upstream of a route with endpoint rules: no name server gives \
+    the upstream's addresses";
 
 /// An upstream with endpoint rules.
 #[derive(Debug)]

@@ -56,7 +56,7 @@ pub enum Failure {
 impl Failure {
     pub fn reason(self) -> &'static str {
         match self {
-            Failure::Unknown => "there is no such name",
+            Failure::Unknown => "the name does not exist",
             Failure::Empty => "the name has no address",
             Failure::Silent => "no name server answered",
         }

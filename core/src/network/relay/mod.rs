@@ -110,7 +110,7 @@ pub fn run_with(
     let table = match Table::compile(plan) {
         Ok(table) => table,
         Err(error) => {
-            stderr::complain(&error.to_string(), "the policy's [network] has to be corrected");
+            stderr::complain(&error.to_string(), "correct [network] in the policy");
             return EXIT_REFUSED;
         }
     };
@@ -119,8 +119,8 @@ pub fn run_with(
         Ok(()) => 0,
         Err(errno) => {
             stderr::complain(
-                &format!("the relay of the network failed: {errno}"),
-                "the run goes on without network",
+                &format!("the relay failed: {errno}"),
+                "the run continues without network",
             );
             EXIT_REFUSED
         }
@@ -421,7 +421,7 @@ impl<'t> Relay<'t> {
         self.sweep_at.get_or_insert(self.now + SWEEP);
         if !self.was_full {
             self.was_full = true;
-            let reason = Some("too many connections at once: others wait until some end");
+            let reason = Some("too many connections are open: new ones wait until others end");
             self.told.say(&Decision { reason, ..Decision::about_nobody(Layer::Connect) });
         }
     }

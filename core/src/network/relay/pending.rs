@@ -26,7 +26,7 @@ const DENIED: Duration = Duration::from_secs(60);
 /// So many answers are remembered.
 const REMEMBERED: usize = 4096;
 
-const SAID_NO: &str = "it was asked about, and denied";
+const SAID_NO: &str = "the approver denied it";
 
 type Place = (Name, u16);
 

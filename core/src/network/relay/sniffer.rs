@@ -154,7 +154,7 @@ impl Sniffer {
 
     fn strange(&self) -> Refusal {
         Refusal::of_tls(format!(
-            "what it says is neither HTTP nor TLS, which port {} is for",
+            "the first bytes are neither HTTP nor TLS, and port {} allows only these",
             self.port
         ))
     }
@@ -164,11 +164,20 @@ impl Sniffer {
         let Named { name, length, is_early } = match hello {
             Hello::More => return Ok(Seen::More),
             Hello::Sni(named) => named,
-            Hello::NoSni => return Err(Refusal::of_tls("its TLS names no host".into())),
-            Hello::Odd | Hello::NotTls => return Err(Refusal::of_tls("its TLS is odd".into())),
+            Hello::NoSni => return Err(Refusal::of_tls("its TLS handshake names no host".into())),
+            Hello::Odd | Hello::NotTls => {
+                return Err(Refusal::of_tls(
+                    "its TLS handshake is \
+                malformed"
+                        .into(),
+                ));
+            }
         };
         if Name::read(&name).map(Host::Name).as_ref() != Some(&self.host) {
-            return Err(Refusal::of_tls(format!("its TLS is for {}", name.escape_ascii())));
+            return Err(Refusal::of_tls(format!(
+                "its TLS handshake is for {}",
+                name.escape_ascii()
+            )));
         }
         self.stage = Stage::Greeted { is_early: is_early || was_early };
         Ok(Seen::Pass(length as u64))
@@ -195,7 +204,7 @@ impl Sniffer {
                 Ok(false)
             }
             Stage::First if http_request::is_request(bytes) => {
-                Err(Refusal::of_request(None, "the line of the request does not end".into()))
+                Err(Refusal::of_request(None, "the request line does not end".into()))
             }
             Stage::First if matches!(self.port, 80 | 443) => Err(self.strange()),
             Stage::First => Ok(true),
@@ -208,7 +217,7 @@ impl Sniffer {
 }
 
 fn could_be_read() -> Refusal {
-    Refusal::of_tls("somebody could read it as a request of HTTP, for any host".into())
+    Refusal::of_tls("a server could read it as an HTTP request for any host".into())
 }
 
 /// More of a first line that is no request so far. It ends with LF, and once more with CR and LF.

@@ -31,10 +31,10 @@ const METADATA: [&[u8]; 5] = [
 const USUAL: [u16; 2] = [80, 443];
 
 const DENIED: &str = "a rule denies it";
-const DENIED_ADDRESS: &str = "a rule denies the address that the name leads to";
+const DENIED_ADDRESS: &str = "a rule denies the address of the name";
 pub const NOT_ALLOWED: &str = "no rule allows it";
-const OTHER_PORTS: &str = "it is allowed at other ports only";
-const ASKED: &str = "no rule is about it, so it is asked";
+const OTHER_PORTS: &str = "a rule allows it only on other ports";
+const ASKED: &str = "no rule matches, so Paddock asks";
 const NOT_LISTED: &str = "no rule lists this address";
 
 /// Would a rule change it?
@@ -44,7 +44,7 @@ pub fn is_unruled(reason: &str) -> bool {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    #[error("{place}: \"{host}\" is no host, no pattern of hosts and no block of addresses")]
+    #[error("{place}: \"{host}\" is not a host, a pattern of hosts or a block of addresses")]
     Host { host: Text, place: String },
 }
 
@@ -301,7 +301,7 @@ impl Table {
                 Err("the name leads to this machine, and no rule lists the address")
             }
             Kind::Multicast | Kind::Special => {
-                Err("the name leads to an address of no host, and no rule lists it")
+                Err("the name leads to an address that no host can have, and no rule lists it")
             }
             Kind::Metadata => Err(NEVER),
         }
@@ -342,7 +342,7 @@ impl Table {
             Some(_) if address::kind(address) == Kind::Metadata => Err(NEVER),
             Some(_) if self.denial(address, port).is_some() => Err(DENIED_ADDRESS),
             Some(true) => Ok(()),
-            Some(false) => Err("the route's upstream_addresses do not name it"),
+            Some(false) => Err("the route's upstream_addresses do not list it"),
             None => self.may_dial(address, port, own),
         }
     }

@@ -53,7 +53,7 @@ impl Asker {
         let asked = match desk {
             Some(desk) if self.asked.len() < MOST_ASKED => desk.ask(&Question::Host(host)),
             Some(_) => Err("too many questions wait for an answer".to_owned()),
-            None => Err("the plan asks nobody".to_owned()),
+            None => Err("the plan has no approver".to_owned()),
         };
         let now = Instant::now();
         match asked {
@@ -68,7 +68,7 @@ impl Asker {
                 });
                 None
             }
-            Err(why) => Some(unanswered(id, now, format!("nobody could be asked: {why}"))),
+            Err(why) => Some(unanswered(id, now, format!("no approver is available: {why}"))),
         }
     }
 
@@ -112,8 +112,8 @@ impl Asker {
             (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
         }
         let is_deserted = desk.is_deserted();
-        let late = format!("nobody answered within {} s", self.timeout_s);
-        let why = if is_deserted { "whoever was asked is gone" } else { &late };
+        let late = format!("no answer within {} s", self.timeout_s);
+        let why = if is_deserted { "the approver has ended" } else { &late };
         for HostQuestion { id, since, .. } in
             self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now)
         {

@@ -220,7 +220,7 @@ impl<'a> RelayProcess<'a> {
                 Ok(relay) => State::Running(relay),
                 Err(errno) => {
                     heard.push(Heard::Lost(format!(
-                        "it can not be started: {}",
+                        "cannot start it: {}",
                         errno_names::errno_text(errno)
                     )));
                     State::Gone
@@ -258,7 +258,7 @@ impl<'a> RelayProcess<'a> {
                     break;
                 }
                 Said::Nonsense => {
-                    heard.push(Heard::Lost("it said what is no message".to_owned()));
+                    heard.push(Heard::Lost("it sent an invalid message".to_owned()));
                     self.state = State::Gone;
                     break;
                 }
@@ -274,7 +274,7 @@ impl<'a> RelayProcess<'a> {
         if let Some(until) = self.silent_until {
             let failed = match http_helper::first_word(http, RecvFlags::DONTWAIT) {
                 None if Instant::now() < until => return,
-                None => Some("it does not begin".to_owned()),
+                None => Some("it does not start".to_owned()),
                 Some(Err(HttpError::Ended(how))) => Some(how),
                 Some(first) => first.err().map(|error| error.to_string()),
             };
@@ -294,7 +294,7 @@ impl<'a> RelayProcess<'a> {
                 Said::Nothing => return,
                 Said::End => http.end(),
                 // It has nothing to ask of us.
-                Said::Asked(_) | Said::Nonsense => "it said what is no message".to_owned(),
+                Said::Asked(_) | Said::Nonsense => "it sent an invalid message".to_owned(),
             };
             heard.push(Heard::Mute(end));
             self.http = None;

@@ -21,17 +21,16 @@ const MOST_LOOKS: usize = 5;
 /// What is denied or protected below the root, which is ours by now.
 pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root =
-        rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
+    let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("cannot open", b"/"))?;
     // A copy was noted and announced as it was found first.
     let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
     loop {
         let covers =
-            told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+            told_covers(channel).map_err(failed("cannot read the names to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
                 init_channel::send(channel, &InitMessage::Moved, &[])
-                    .map_err(failed("can not ask what to cover below", b"/"))?;
+                    .map_err(failed("cannot request the names to cover below", b"/"))?;
             }
             done => break done?,
         }
@@ -59,7 +58,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
     match cover_mount::cover(root, cover, copied) {
         // After an earlier look, and perhaps under another name: a mount goes where its place goes.
         Ok(Placed::Absent) if !is_masked(root, &cover.path) => {
-            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+            Err(failed("cannot cover", cover.path.as_bytes())(Errno::STALE))
         }
         Ok(_) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
@@ -67,9 +66,9 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
         // It was seen, so from now on it counts as covered, also where a directory on the way was
         // moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => {
-            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+            Err(failed("cannot cover", cover.path.as_bytes())(Errno::STALE))
         }
-        Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
+        Err(errno) => Err(failed("cannot cover", cover.path.as_bytes())(errno)),
     }
 }
 

@@ -45,7 +45,7 @@ pub struct RootError {
     errno: Errno,
 }
 
-const NO_COPY: &str = "no copy can be laid over";
+const NO_COPY: &str = "cannot mount a copy over";
 
 impl RootError {
     pub fn errno(&self) -> Errno {
@@ -54,15 +54,19 @@ impl RootError {
 
     pub fn hint(&self) -> &'static str {
         match self.errno {
-            Errno::STALE => "it was moved or replaced while paddock started: start again",
+            Errno::STALE => "it was moved or replaced while paddock started: start the run again",
             _ if self.act == NO_COPY => {
-                "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
+                "its file system, or that of ~/.local/state/paddock, does not support overlayfs: \
+                    run without --cow"
             }
             Errno::MFILE => "raise the limit of open files: ulimit -n 1024",
             Errno::NOSPC | Errno::NFILE => {
-                "the kernel is out of mounts or files; end something else first"
+                "the kernel has no free mounts or files; end other programs first"
             }
-            _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+            _ => {
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                landlock"
+            }
         }
     }
 }
@@ -126,18 +130,18 @@ impl Stage {
             Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
         };
         let found = Stage::NAMES.iter().find_map(open);
-        found
-            .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
+        found.ok_or_else(|| {
+            failed("no directory exists to build the root on, such as", b"/tmp")(Errno::NOENT)
+        })
     }
 
     /// Attaches a tree there, over others that are, and opens it.
     pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
         let name = self.name;
         mount::attach_by_name(tree, CWD, name)
-            .map_err(failed("can not build on", name.to_bytes()))?;
+            .map_err(failed("cannot build the root on", name.to_bytes()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(name, flags, Mode::empty())
-            .map_err(failed("can not open", name.to_bytes()))
+        rustix::fs::open(name, flags, Mode::empty()).map_err(failed("cannot open", name.to_bytes()))
     }
 
     /// As [`mount::open_host`], whatever was put here.
@@ -221,11 +225,11 @@ impl Base {
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
         if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
-            let bundle = mount::open_inside(at, BUNDLE)
-                .map_err(failed("can not open", BUNDLE.to_bytes()))?;
+            let bundle =
+                mount::open_inside(at, BUNDLE).map_err(failed("cannot open", BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
             sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
-                .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
+                .map_err(failed("cannot grant", BUNDLE.to_bytes()))?;
         }
         Ok(Base { root, tmp, shm, proc, devices })
     }
@@ -249,7 +253,7 @@ pub fn build(
     let veil = match &above {
         Some(_) => Some(
             Layers::stage(&stage)
-                .map_err(failed("can not make a file system in memory for", b"/"))?,
+                .map_err(failed("cannot create a file system in memory for", b"/"))?,
         ),
         None => None,
     };
@@ -259,7 +263,7 @@ pub fn build(
 
     let told =
         told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
-    let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
+    let placed = told.map_err(failed("cannot examine the mount point", b"/"))?;
     let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
@@ -297,7 +301,7 @@ pub fn build(
     {
         let layers = Layers::new(lower, above);
         let hidden =
-            told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
+            told_hidden(channel).map_err(failed("cannot read the names to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;
         }
@@ -308,8 +312,7 @@ pub fn build(
     }
     if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&placed)) {
         let list = Rights::from(AccessFs::ReadDir);
-        sys::landlock_add_rule(ruleset, list.bits(), root)
-            .map_err(failed("can not grant", b"/"))?;
+        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("cannot grant", b"/"))?;
     }
     if let Some(interception) = &interception {
         interception.intercept(root, blueprint, &placed, ruleset)?;
@@ -318,17 +321,17 @@ pub fn build(
         // A link, not a place of its own: what is in it is gone with the run all the same.
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
-            .map_err(failed("can not link", b"/var/tmp"))?;
+            .map_err(failed("cannot link", b"/var/tmp"))?;
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0)
-            .map_err(failed("can not lock", b"/"))?;
+            .map_err(failed("cannot lock", b"/"))?;
     }
     leave_old_root(root)?;
     if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
         let path = session.workspace().as_bytes();
         let view =
-            mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+            mount::open_inside(root, &relative(path)?).map_err(failed("cannot open", path))?;
         init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), veil.as_fd()])
-            .map_err(failed("can not show", path))?;
+            .map_err(failed("cannot show", path))?;
     }
     let Base { root, tmp, shm, proc, devices } = base;
     // Each file system once.
@@ -404,9 +407,8 @@ fn take_clones<'a>(
             continue;
         }
         let path = placed.real.as_c_str();
-        let opened = stage.open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
-        let stat =
-            rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
+        let opened = stage.open_host(&path).map_err(failed("cannot open", path.to_bytes()))?;
+        let stat = rustix::fs::fstat(&opened).map_err(failed("cannot look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(
                 Errno::STALE,
@@ -420,7 +422,7 @@ fn take_clones<'a>(
             Some(session) if placed.real.is_within(session.workspace()) => None,
             _ => {
                 let tree = mount::clone_tree(opened, opens.attributes());
-                Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
+                Some(tree.map_err(failed("cannot copy the mount of", path.to_bytes()))?)
             }
         };
         trees.push(Tree { placed, mount, opens });
@@ -464,7 +466,7 @@ fn put_copied(
         own.and_then(|own| mount::attach(mount::clone_again(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
-        opened => opened.map_err(failed("can not open up", path)),
+        opened => opened.map_err(failed("cannot make writable", path)),
     }
 }
 
@@ -475,7 +477,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
         return attach_at(root, path, mount);
     }
     match mount::open_inside(root, &name) {
-        Ok(there) => mount::attach(mount, there).map_err(failed("can not mount", path)),
+        Ok(there) => mount::attach(mount, there).map_err(failed("cannot mount", path)),
         Err(_) => put_on_new_file(root, path, &name, mount),
     }
 }
@@ -493,7 +495,7 @@ fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()
         Err(Errno::EXIST) if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() => Ok(()),
         made => made,
     };
-    made.map_err(failed("can not link", at))
+    made.map_err(failed("cannot link", at))
 }
 
 /// A mount at a path; directories that lead there are made where they are missing.
@@ -508,10 +510,10 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     let name = relative(path)?;
     // No link leads to a single name, and the kernel follows none that has it.
     if !name.to_bytes().contains(&b'/') {
-        return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
+        return mount::attach_by_name(tree, root, &name).map_err(failed("cannot mount", path));
     }
-    let onto = mount::open_inside(root, &name).map_err(failed("can not open", path))?;
-    mount::attach(tree, onto).map_err(failed("can not mount", path))
+    let onto = mount::open_inside(root, &name).map_err(failed("cannot open", path))?;
+    mount::attach(tree, onto).map_err(failed("cannot mount", path))
 }
 
 /// An empty file is made, and mounted on.
@@ -525,8 +527,8 @@ fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedF
         Err(Errno::EXIST) => return attach_at(root, path, tree),
         made => made,
     };
-    let made = made.map_err(failed("can not make", path))?;
-    mount::attach(tree, made).map_err(failed("can not mount", path))
+    let made = made.map_err(failed("cannot create", path))?;
+    mount::attach(tree, made).map_err(failed("cannot mount", path))
 }
 
 fn parent_of(path: &[u8]) -> &[u8] {
@@ -544,14 +546,14 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
         }
         made => made,
     };
-    ignoring(Errno::EXIST, made).map_err(failed("can not make", path))
+    ignoring(Errno::EXIST, made).map_err(failed("cannot create", path))
 }
 
 /// As seen from the new root.
 fn relative(path: &[u8]) -> Result<CString> {
     let below = path.strip_prefix(b"/").unwrap_or(path);
     let name = if below.is_empty() { b"." } else { below };
-    CString::new(name).map_err(|_| failed("is no path:", path)(Errno::INVAL))
+    CString::new(name).map_err(|_| failed("is not a path:", path)(Errno::INVAL))
 }
 
 fn ignoring(
@@ -575,7 +577,7 @@ fn add_rules<'a>(
     for grant in grants {
         match add_rule(root, plan, grant, ruleset) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
-            result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
+            result => result.map_err(failed("cannot grant", grant.path.as_bytes()))?,
         }
     }
     Ok(())
@@ -614,7 +616,7 @@ pub fn add_rule_at(
 
 /// Afterwards the old tree can not be reached by any name: pivoting, unlike chroot, takes it away.
 pub fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
-    let failure = || failed("can not leave the old root for", b"/");
+    let failure = || failed("cannot leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;
     rustix::process::pivot_root(c".", c".").map_err(failure())?;
     rustix::mount::unmount(c".", UnmountFlags::DETACH).map_err(failure())?;

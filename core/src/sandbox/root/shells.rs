@@ -50,10 +50,10 @@ impl<'a> Interception<'a> {
     /// None: shells are as any other program. While the host's places are in sight.
     pub fn prepare(blueprint: &Blueprint<'a>) -> Result<Option<Interception<'a>>> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
-        let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
+        let failure = || failed("cannot mount paddock-core over the shell", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
         let opened = mount::open_host(&path)
-            .map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
+            .map_err(failed("cannot mount paddock-core over the shell", path.to_bytes()))?;
         let same = rustix::fs::stat(c"/proc/self/exe").and_then(|running| {
             let found = rustix::fs::fstat(&opened)?;
             if Identity::from(&running) == Identity::from(&found) {
@@ -77,8 +77,7 @@ impl<'a> Interception<'a> {
         make_dir(root, &self.dir)?;
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
         let link = relative(PLACE.to_bytes())?;
-        rustix::fs::symlinkat(&target, root, &link)
-            .map_err(failed("can not link", PLACE.to_bytes()))
+        rustix::fs::symlinkat(&target, root, &link).map_err(failed("cannot link", PLACE.to_bytes()))
     }
 
     /// When everything that is granted lies in its place.
@@ -92,11 +91,10 @@ impl<'a> Interception<'a> {
         attach_at(root, &self.dir, &new_tmpfs(Some(SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
-        let own =
-            mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
+        let own = mount::open_inside(root, &relative(&own)?).map_err(failed("cannot open", own))?;
         let shells = find(root)?;
         for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
-            let failure = || failed("can not be intercepted:", &shell.path);
+            let failure = || failed("cannot intercept", &shell.path);
             let kept = [&self.dir[..], &shell.path].concat();
             let real = mount::clone_tree(&shell.file, PLAIN | READ_ONLY).map_err(failure())?;
             put_on_new_file(root, &kept, &relative(&kept)?, &real)?;
@@ -105,19 +103,19 @@ impl<'a> Interception<'a> {
         }
         self.write(root)?;
         let dir = mount::open_inside(root, &relative(&self.dir)?)
-            .map_err(failed("can not open", &self.dir))?;
+            .map_err(failed("cannot open", &self.dir))?;
         sys::mount_setattr(dir.as_fd(), false, (PLAIN | READ_ONLY).bits().into(), 0)
-            .map_err(failed("can not lock", &self.dir))?;
+            .map_err(failed("cannot lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
         ruleset.map_or(Ok(()), |ruleset| {
             sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd())
-                .map_err(failed("can not grant", &self.dir))
+                .map_err(failed("cannot grant", &self.dir))
         })
     }
 
     fn write(&self, root: BorrowedFd<'_>) -> Result<()> {
         let path = [&self.dir[..], b"/", COMPILED.as_bytes()].concat();
-        let failure = || failed("can not write", &path);
+        let failure = || failed("cannot write", &path);
         let mut text =
             format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
         writer::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
@@ -143,13 +141,13 @@ fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         rustix::fs::readlink(name, Vec::new()).map(CString::into_bytes)
     };
-    let top = real(&root).map_err(failed("can not find", b"/"))?;
+    let top = real(&root).map_err(failed("cannot find", b"/"))?;
     let mut shells: Vec<Found> = Vec::new();
     for (dir, name) in DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| (dir, name)))
     {
         let asked = relative(format!("{dir}/{name}").as_bytes())?;
         let Some(file) = regular(root, &asked)? else { continue };
-        let whole = real(&file).map_err(failed("can not find", asked.to_bytes()))?;
+        let whole = real(&file).map_err(failed("cannot find", asked.to_bytes()))?;
         let path = whole.strip_prefix(&top[..]).unwrap_or(&whole).to_vec();
         if shells.iter().all(|shell| shell.path != path) {
             shells.push(Found { path, file });
@@ -159,7 +157,7 @@ fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
 }
 
 fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
-    let failure = || failed("can not be intercepted:", path.to_bytes());
+    let failure = || failed("cannot intercept", path.to_bytes());
     match mount::follow_inside(root, path) {
         Ok(file) => {
             let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(failure())?;

@@ -73,7 +73,8 @@ def trusted_by(
                     if len(known) > MOST_FILES:
                         raise PolicyError(
                             f"git's configuration includes more than {MOST_FILES} files ({said})",
-                            hint="what git obeys has to be known to be protected: include fewer files",
+                            hint="Paddock must read every file that git obeys, to protect it: "
+                            "include fewer files",
                         )
                 if path:
                     yield Trust(path=path, said=said)

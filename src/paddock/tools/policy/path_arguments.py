@@ -35,8 +35,8 @@ class Guess:
     others: tuple[str, ...]
 
     def __str__(self) -> str:
-        said = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
-        said += [f"not judged: {', '.join(self.others)}"] if self.others else []
+        said = [f"checked as paths: {', '.join(self.judged)}"] if self.judged else []
+        said += [f"not checked: {', '.join(self.others)}"] if self.others else []
         return "; ".join(said)
 
 

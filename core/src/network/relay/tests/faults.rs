@@ -19,8 +19,8 @@ fn what_can_not_be_reached_is_no_denial() {
         world.name("good.example", "93.184.216.34");
         world.name("empty.example", "");
         for (name, reason) in [
-            ("good.example", "it can not be reached"),
-            ("nowhere.example", "there is no such name"),
+            ("good.example", "cannot connect"),
+            ("nowhere.example", "the name does not exist"),
             ("empty.example", "the name has no address"),
         ] {
             let mut client = world.dial(name);
