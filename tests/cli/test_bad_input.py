@@ -140,7 +140,7 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
             "p.toml:4: a copy-on-write workspace needs the full tier",
         ),
         ("[limits]\ntmp_mb = 64\n", "p.toml:4) needs the full tier"),
-        ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env can not be held"),
+        ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env cannot be enforced"),
         ('[filesystem]\nwrite_globs = ["/**"]\n', "p.toml:4: the grant of / names no directory"),
         (
             "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",

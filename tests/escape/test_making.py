@@ -80,7 +80,7 @@ def test_only_a_run_makes_it(fence: Fence, ground: Ground) -> None:
         shown = paddock(fence, *words)
         assert shown.exit_code == 0, str(shown)
         assert not out.exists(), words
-    assert f"made by the run, then granted: {out}" in paddock(fence, *asked[0]).stdout
+    assert f"created by the run, then granted: {out}" in paddock(fence, *asked[0]).stdout
     answer = json.loads(paddock(fence, *asked[3], "--json").stdout)
     assert (answer["allowed"], answer["grants"][0]["path"]) == (True, str(out))
     assert (
@@ -128,7 +128,7 @@ def test_what_can_not_be_made_stops_the_run_and_the_dry_run(fence: Fence, ground
     ]
     assert [one.exit_code for one in said] == [125, 125], said
     assert said[0].stderr == said[1].stderr
-    assert f"{file}:4: {shut}/out can not be made: {shut}/out: Permission denied" in said[0].stderr
+    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in said[0].stderr
     shut.chmod(0o755)
     assert paddock(fence, "run", "--policy", file, "--", "true").exit_code == 0
     assert (shut / "out").is_dir()

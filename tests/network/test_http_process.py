@@ -79,7 +79,7 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(
         assert status == "200"
     else:
         assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
-        assert "is reached any more: what speaks HTTP: it was killed by SIGKILL" in said
+        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in said
 
 
 def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(full: Fence) -> None:
@@ -151,7 +151,8 @@ print("over")
         said = process.stderr.read()
     assert (
         said.count(
-            "no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL"
+            "routes and inspected hosts cannot be reached any more: the HTTP helper: it was "
+            "killed by SIGKILL"
         )
         == 1
     )

@@ -110,7 +110,7 @@ def test_who_comes_before_the_server_is_cut_off_and_may_come_again(netted: Nette
     refused, reached = _told(netted)
     assert (refused["action"], refused["reason"]) == (
         "fail",
-        "it can not be reached: Connection refused (os error 111)",
+        "cannot connect: Connection refused (os error 111)",
     )
     assert reached["action"] == "allow"
 
@@ -156,7 +156,10 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
         assert (refused.exit_code, (full.ground.project / "ran").exists()) == (125, False), str(
             refused
         )
-        taken = f"paddock: port {server.port} of this machine's loopback can not be taken for port 80 inside: Address"
+        taken = (
+            f"paddock: cannot publish port 80 of the sandbox on port {server.port} of this "
+            "machine's loopback: Address"
+        )
         assert taken in refused.stderr
         assert "hint: another program has it" in refused.stderr
         assert full.events()[-1]["event"] == "session.refused"

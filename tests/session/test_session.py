@@ -85,7 +85,7 @@ def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fe
         sorted([*every, "mine"]),
         ["mine", "read_file"],
     ]
-    assert told[3] == ["invalid_arguments", "there is no tool 'bash'"]
+    assert told[3] == ["invalid_arguments", "unknown tool 'bash'"]
     assert told[4] == ["ready"]
     assert not (fence.ground.project / "made").exists()
 
@@ -231,7 +231,7 @@ def test_scripts_have_all_that_a_session_has(fence: Fence) -> None:
     assert outcome.exit_code == 0, str(outcome)
     assert [json.loads(line) for line in outcome.stdout.splitlines()] == [
         [f"in x\n{fence.ground.project}/sub\n", 3, ["stdout"], True],
-        ["run_sync is for programs without an event loop"],
+        ["run_sync cannot be called while an event loop runs"],
     ]
 
 
@@ -272,7 +272,7 @@ def test_what_is_spooled_goes_where_no_command_leads_it(fence: Fence) -> None:
         policy=_policy(fence),
     )
     assert [told[3]] == [["exited"]], told
-    assert all("lies in the workspace" in line for (line,) in told[:3]), told
+    assert all("is in the workspace" in line for (line,) in told[:3]), told
     assert list(victim.iterdir()) == []
     assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
 

@@ -53,7 +53,9 @@ def python_messages(text: str) -> Iterator[str]:
     tree = ast.parse(text)
     skipped = {id(part) for part in _docstrings(tree)}
     helps = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "help"
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.keyword) and node.arg == "help"
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):

@@ -231,7 +231,7 @@ fn finish(
             let why = if away.is_replaced {
                 "another directory has this path"
             } else {
-                "it is not there"
+                "it does not exist"
             };
             format!("{} ({why})", away.path)
         };

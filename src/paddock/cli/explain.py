@@ -14,9 +14,7 @@ from paddock.policy.render import to_toml
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser(
-        "explain", "Print the merged policy and the plan, each grant with its source."
-    )
+    parser = Parser("explain", "Print the merged policy and the plan, each grant with its source.")
     add_policy_options(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the plan as JSON")

@@ -42,7 +42,7 @@ def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[
     yield f"own /dev; own /proc, masked{f'; also masked: {masks}' if masks else ''}"
     yield f"host name {namespaces.hostname}; loopback {'up' if container.loopback else 'down'}; {_limits(plan)}"
     kept = " ".join(container.capabilities) or "none"
-    yield f"capabilities: the bounding set is {kept}"
+    yield f"capabilities: {kept}, as the bounding set"
     yield f"groups cleared, gid {container.gid}, uid {container.uid}; capabilities kept: {kept}"
     yield f"environment: {_environment(plan)}"
     yield f"{_rules(plan)}; {_calls(plan, preflight)}"

@@ -16,8 +16,8 @@ from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
 def test_the_line_names_the_deny_and_every_directory(access: Access) -> None:
     asked = files(grant(access, "/srv/**", line=2), denies=(deny("/srv/a/key", line=7),))
     assert list(lost_as_written(asked)) == [
-        "p.toml:2: /srv/a/key (p.toml:7) stays closed inside /srv; so /srv, /srv/a can not be listed "
-        "in the landlock tier"
+        "p.toml:2: /srv/a/key (p.toml:7) is denied inside /srv, so the command cannot list /srv, "
+        "/srv/a in the landlock tier"
     ]
 
 
@@ -29,7 +29,7 @@ def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     plan = compile_plan(policy(asked), HOST)
     assert plan.files
     assert list(lost_as_held(plan.files)) == [
-        "p.toml:2: /srv/a stays closed inside /srv; so /srv can not be listed"
+        "p.toml:2: /srv/a is denied inside /srv, so the command cannot list /srv"
     ]
     warned = [notice.text for notice in plan.notices if notice.text.startswith("p.toml:3: ")]
     assert len(warned) == 1

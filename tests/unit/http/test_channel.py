@@ -56,7 +56,7 @@ def test_who_waits_for_room_hears_that_the_relay_is_gone() -> None:
             await asyncio.sleep(0)
             relays.close()
             while waiting:
-                with pytest.raises(NotDialled, match="the relay is gone"):
+                with pytest.raises(NotDialled, match="the relay has ended"):
                     await waiting.pop()
             channel.close()
         gc.collect()

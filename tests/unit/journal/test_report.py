@@ -78,7 +78,7 @@ def everything(**changed: Any) -> list[Any]:
 def test_it_tells_what_was_asked_allowed_and_denied() -> None:
     page = Page(report(everything(), chain=SOUND, what="today"))
     for words in (
-        "The chain of the journal is whole: 3 events.",
+        "The chain of the journal is complete: 3 events.",
         "git x",
         "no-curl",
         "x:443",
@@ -138,7 +138,7 @@ def test_what_is_missing_is_said_first() -> None:
         )
     )
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
-    assert "The chain of the journal is whole. Events are missing" in page.words
+    assert "The chain of the journal is complete. Events are missing" in page.words
     assert "head: 12 events of session 00ff are missing: " in page.words
     assert "12 events are missing: ENOSPC" in page.words
     both = Page(
@@ -146,9 +146,9 @@ def test_what_is_missing_is_said_first() -> None:
             [], chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses), what="x"
         )
     ).words
-    assert "has been altered" in both
+    assert "was changed after it was written" in both
     assert "12 events of session" in both
-    assert "is whole" not in both
+    assert "is complete" not in both
 
 
 def test_an_altered_journal_is_said_first() -> None:
@@ -158,7 +158,7 @@ def test_an_altered_journal_is_said_first() -> None:
             [], chain=ChainReport(events=1, first_seq=1, problems=problems), what="x", unreadable=2
         )
     ).words
-    assert "The journal has been altered" in words
+    assert "The journal was changed after it was written" in words
     assert "and 10 more" in words
     assert "2 lines of the journal are no events" in words
     assert "could not be verified: no head" in Page(report([], chain="no head", what="x")).words

@@ -116,7 +116,7 @@ def test_rules_are_not_held_where_memory_of_processes_can_be_written() -> None:
             policy(files(grant(Access.READ, "/usr/**"), grant(access, path))), rules=(GIT,)
         )
         for host in (HOST, FULL):
-            with pytest.raises(PolicyError, match="after it was judged"):
+            with pytest.raises(PolicyError, match="after the check"):
                 compile_plan(writing, host)
             traced = Syscalls(trace=Sourced(True, source(4)))
             assert compile_plan(replace(writing, syscalls=traced), host).gate is not None

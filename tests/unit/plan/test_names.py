@@ -174,7 +174,10 @@ def test_a_workspace_of_settings_is_warned_about() -> None:
     plan = compile_plan(
         policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL
     )
-    said = "/home/ada/.config can be written: known names in it stay read-only, programs may run others"
+    said = (
+        "/home/ada/.config is writable: known names in it stay read-only, but programs may "
+        "run other names in it"
+    )
     assert said in warnings(plan)
 
 
@@ -208,7 +211,8 @@ def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its
 def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
     plan = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.local/bin/**"))), FULL)
     assert warnings(plan) == [
-        "/home/ada/.local/bin can be written, though it is a protected place: commands are found there"
+        "/home/ada/.local/bin is writable, although it is a protected directory: commands are "
+        "found there"
     ]
     assert plan.files
     assert not protects(plan.files, "/home/ada/.local/bin")
@@ -236,8 +240,9 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
     assert protects(held, f"{WS}/sub/.vscode")
     assert protects(held, f"{WS}/.github/actions")
     assert warnings(compile_plan(policy(asked), FULL)) == [
-        "p.toml:5: **/.github/workflows/** is not kept read-only: it runs elsewhere, with secrets, after the next push",
-        f"p.toml:5: {WS}/.vscode is not kept read-only: an editor runs it when it opens the project",
+        "p.toml:5: **/.github/workflows/** is writable: it runs elsewhere, with secrets, after "
+        "the next push",
+        f"p.toml:5: {WS}/.vscode is writable: an editor runs it when it opens the project",
     ]
 
 
@@ -248,7 +253,7 @@ def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not()
     )
     assert laid(ours).denied == (f"{WS}/**/id_rsa",)
     assert warnings(compile_plan(policy(ours), FULL)) == [
-        "p.toml:5: **/.env is not kept closed: a profile closes it because it may hold secrets"
+        "p.toml:5: **/.env is no longer denied, although it may contain secrets"
     ]
     theirs = replace(opening("**/.env"), denies=(deny("**/.env", optional=True),))
     assert laid(theirs).deny == ("**/.env",)
