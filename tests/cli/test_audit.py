@@ -108,7 +108,7 @@ def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
     said = audit(journaled, "report")
     assert said.exit_code == 125
     assert "was changed after it was written" in said.stdout
-    assert "1 lines of the journal are no events" in said.stdout
+    assert "1 lines of the journal are not events" in said.stdout
     (journaled.journal / "head").unlink()
     lost = audit(journaled, "report")
     assert (lost.exit_code, "could not be verified" in lost.stdout) == (125, True)

@@ -45,7 +45,7 @@ def refused(jail: Jail, *words: Word) -> str:
         (("--rootdir", "/srv", "--", "true"), "a container needs a username"),  # C-144
         (
             ("--rootdir", "/srv", "-U", "no-such-user", "--", "true"),
-            "there is no user 'no-such-user'",
+            "this machine has no user 'no-such-user'",
         ),  # C-126
         (
             ("--cap-allow", "CAP_NOPE", "--", "true"),
@@ -152,7 +152,7 @@ def test_run_refuses_a_containers_profile_and_names_the_directive(
     profile = ground.put(ground.root / "container.conf", sample.read_text())
     outcome = jail.raw([jail.installation.paddock, "run", "--profile", profile, "--", "true"])
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
-    assert "rootdir is for containers" in outcome.stderr
+    assert "rootdir applies to containers" in outcome.stderr
     assert "paddock jail" in outcome.stderr
 
 

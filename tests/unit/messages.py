@@ -1,7 +1,8 @@
 """The messages of Paddock, read from the source of both languages.
 
-A message is a string of at least three words, or the help text of an option. Docstrings, comments,
-Rust test modules and tables of names are not messages. A value in a message is written as ``{}``.
+A message is a string of at least three words, or of two words and a value, or the help text of an
+option. Docstrings, comments, Rust test modules and the contract of executors have none. A value in a
+message is written as ``{}``.
 
     python -m tests.unit.messages            prints the list, with the files of each message
     python -m tests.unit.messages --write    writes the list to golden/messages.txt
@@ -20,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).with_name("golden") / "messages.txt"
 
 _WORDS = re.compile(r"(?<![\w/.*-])[A-Za-z']{2,}(?![\w/*])")
-_FEWEST_WORDS = 3
+_VALUE = re.compile(r"(?<!\{)\{(?!\{)[^{}]*\}")
+_TEST_MODULE = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+(\w+);")
 _RUST_TOKEN = re.compile(
     r"""//[^\n]*
     | /\*.*?\*/
@@ -36,13 +38,18 @@ _RUST_TOKEN = re.compile(
 def messages() -> dict[str, list[str]]:
     """Each message, and the files that have it."""
     found: dict[str, set[str]] = defaultdict(set)
+    skipped = {"testing"} | {
+        name
+        for path in (ROOT / "core/src").rglob("*.rs")
+        for name in _TEST_MODULE.findall(path.read_text())
+    }
     for folder, suffix, read in (
         ("src/paddock", "*.py", python_messages),
         ("core/src", "*.rs", rust_messages),
         ("core/bin", "*.rs", rust_messages),
     ):
         for path in sorted((ROOT / folder).rglob(suffix)):
-            if path.name == "tests.rs" or "tests" in path.relative_to(ROOT / folder).parts:
+            if skipped & {path.stem, *path.relative_to(ROOT / folder).parts}:
                 continue
             for message in read(path.read_text()):
                 found[message].add(str(path.relative_to(ROOT)))
@@ -99,11 +106,12 @@ def rust_messages(text: str) -> Iterator[str]:
             if token["text"] is not None:
                 message = re.sub(r"\\\n\s*", "", token["text"]).replace('\\"', '"')
             if message and _is_prose(message):
-                yield _one_line(re.sub(r"(?<!\{)\{(?!\{)[^{}]*\}", "{}", message))
+                yield _one_line(_VALUE.sub("{}", message))
 
 
 def _is_prose(message: str) -> bool:
-    return len(_WORDS.findall(message)) >= _FEWEST_WORDS
+    words = len(_WORDS.findall(message))
+    return words > 2 or (words == 2 and " " in message and _VALUE.search(message) is not None)
 
 
 def _one_line(message: str) -> str:

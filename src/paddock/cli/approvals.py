@@ -46,8 +46,12 @@ async def _serve(port: int) -> int:
         meeting = Meeting(lambda inbox, asker: queue.serve(inbox, asker=asker))
         try:
             say(address)
-            say("Whoever knows this address can answer. Runs without a terminal ask here, and with")
-            say("PADDOCK_APPROVER=web all do. Ctrl-C ends it: what is open is denied.")
+            say(
+                "Everyone who knows this address can answer. Runs without a terminal ask here; with"
+            )
+            say(
+                "PADDOCK_APPROVER=web, all runs do. Ctrl-C ends the server and denies open questions."
+            )
             sys.stdout.flush()
             await over.wait()
         finally:

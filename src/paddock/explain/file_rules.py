@@ -266,7 +266,7 @@ class Judge:
         """By its name, or that of a directory above it."""
         places = with_parents(asked.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
-            return f"{denied} is denied, whatever is granted"
+            return f"{denied} is denied, even inside a grant"
         if (
             not asked.operation.writes
             or self._is_copy(asked.path)

@@ -33,7 +33,7 @@ def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     ]
     warned = [notice.text for notice in plan.notices if notice.text.startswith("p.toml:3: ")]
     assert len(warned) == 1
-    assert warned[0].endswith("nothing new can be created directly in /opt, nor can it be listed")
+    assert warned[0].endswith("the command cannot create a file directly in /opt, nor list it")
 
 
 def test_a_grant_that_came_to_nothing_has_lost_nothing() -> None:
@@ -55,7 +55,7 @@ def test_masks_take_no_listing_away() -> None:
 def test_many_closed_places_are_counted() -> None:
     denied = tuple(deny(f"/srv/{name}/**") for name in "abcde")
     (line,) = lost_as_written(files(grant(Access.READ, "/srv/**"), denies=denied))
-    assert "/srv/c (p.toml:9) and 2 more stays closed" in line
+    assert "/srv/c (p.toml:9) and 2 more is denied" in line
 
 
 @pytest.mark.parametrize(

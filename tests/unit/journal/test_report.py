@@ -138,7 +138,7 @@ def test_what_is_missing_is_said_first() -> None:
         )
     )
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
-    assert "The chain of the journal is complete. Events are missing" in page.words
+    assert "The chain of the journal is complete. Some events could not be written" in page.words
     assert "head: 12 events of session 00ff are missing: " in page.words
     assert "12 events are missing: ENOSPC" in page.words
     both = Page(
@@ -160,7 +160,7 @@ def test_an_altered_journal_is_said_first() -> None:
     ).words
     assert "The journal was changed after it was written" in words
     assert "and 10 more" in words
-    assert "2 lines of the journal are no events" in words
+    assert "2 lines of the journal are not events" in words
     assert "could not be verified: no head" in Page(report([], chain="no head", what="x")).words
 
 
@@ -185,7 +185,7 @@ def test_many_events_stay_a_page() -> None:
     ]
     text = report(many, chain=SOUND, what="x")
     assert len(text) < 4_000_000
-    assert "200 earlier ones are left out" in text
+    assert "200 earlier rows are not shown" in text
 
 
 def test_odd_fields_are_no_error() -> None:

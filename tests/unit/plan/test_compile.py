@@ -124,7 +124,7 @@ def test_a_newer_landlock_than_we_know_is_used_as_far_as_we_know_it() -> None:
 def test_what_is_for_containers_is_refused_by_run_and_named() -> None:
     """C-153"""
     setting = Setting(key="rootdir", value="/srv/root", source=source(3))
-    with pytest.raises(PolicyError, match=r"p\.toml:3: rootdir is for containers"):
+    with pytest.raises(PolicyError, match=r"p\.toml:3: rootdir applies to containers"):
         compile_plan(replace(SIMPLE, container=(setting,)), HOST)
 
 

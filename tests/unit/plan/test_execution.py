@@ -105,7 +105,7 @@ def test_the_loader_is_not_turned_off_by_accident() -> None:
         files(grant(Access.READ, "/usr/**"), off(Access.READ, "/usr/**")), no_bootstrap_reads=None
     )
     with pytest.raises(
-        PolicyError, match=r"can not be held for /usr: /usr is granted with execution \(loader\)"
+        PolicyError, match=r"cannot be enforced for /usr: /usr is granted with execution \(loader\)"
     ):
         compile_plan(policy(asked), HOST)
 

@@ -86,7 +86,7 @@ def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
 def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:
     with pytest.raises(PolicyError, match=r"--off seccomp: the exec rules \(p\.toml:3\)"):
         compile_plan(replace(RULED, off=(Switch.SECCOMP,)), HOST)
-    with pytest.raises(HostError, match=r"p\.toml:3: exec rules need seccomp's user notification"):
+    with pytest.raises(HostError, match=r"p\.toml:3: exec rules need seccomp user notification"):
         compile_plan(RULED, replace(HOST, user_notification=False))
     assert compile_plan(SIMPLE, replace(HOST, user_notification=False)).gate is None
 

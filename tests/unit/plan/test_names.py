@@ -211,8 +211,8 @@ def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its
 def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
     plan = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.local/bin/**"))), FULL)
     assert warnings(plan) == [
-        "/home/ada/.local/bin is writable, although it is a protected directory: commands are "
-        "found there"
+        "/home/ada/.local/bin is writable, although it is a protected directory: the shell "
+        "finds commands there"
     ]
     assert plan.files
     assert not protects(plan.files, "/home/ada/.local/bin")

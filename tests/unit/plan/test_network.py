@@ -160,7 +160,7 @@ def test_a_group_that_nothing_tells_of_is_an_error(
 ) -> None:
     asked = written(world, "[network]\nallowed_hosts = [\n'@npm']\n")
     with pytest.raises(
-        PolicyError, match=r"p\.toml:3: @npm: nothing on this machine says"
+        PolicyError, match=r"p\.toml:3: @npm: no file on this machine lists"
     ) as refused:
         compile_plan(asked, FULL, Terrain(registries=registries))
     assert hint in (refused.value.hint or "")
@@ -193,7 +193,7 @@ def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
 )
 def test_what_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
     with pytest.raises(
-        PolicyError, match=r'p\.toml:3: hosts are not filtered where network\.mode is "host"'
+        PolicyError, match=r'p\.toml:3: network\.mode = "host" does not filter hosts'
     ):
         compiled(world, f"[network]\nmode = 'host'\n{more}\n")
 
@@ -205,8 +205,8 @@ PINNABLE = replace(HOST, user_notification=True)
     ("text", "said"),
     [
         ("mode = 'none'", "no network"),
-        ("allowed_hosts = ['x']", "network: 1 host, by proxy alone"),
-        ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, by proxy alone"),
+        ("allowed_hosts = ['x']", "network: 1 host, through the proxy only"),
+        ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, through the proxy only"),
     ],
 )
 def test_without_namespaces_a_network_is_pinned_and_said(
@@ -232,7 +232,7 @@ def test_a_network_is_not_pinned_by_a_layer_that_is_off(world: World, switch: Sw
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("kernel_pin = false", "p.toml:3: without kernel_pin every program"),
+        ("kernel_pin = false", "p.toml:3: without kernel_pin, a program"),
         ("default = 'ask'", "p.toml:3: the landlock tier cannot ask about hosts"),
     ],
 )
@@ -308,7 +308,7 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world
         "deny  *.a.example, every port  p.toml:3",
         "allow a.example, ports 80 and 443  p.toml:2",
         "allow b.example, port 22  p.toml:2",
-        "deny  all else",
+        "deny  every other host",
         "ports of this machine's 127.0.0.1: 5432",
         "never: cloud metadata, link-local addresses",
     ]

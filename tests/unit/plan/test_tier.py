@@ -43,7 +43,7 @@ def test_a_person_may_name_a_weaker_one() -> None:
 
 
 def test_a_tier_that_can_not_be_had_is_an_error_with_the_step_that_failed() -> None:
-    with pytest.raises(HostError, match=r"--tier full: .*\(user namespace: EPERM\)"):
+    with pytest.raises(HostError, match=r"--tier full needs .*\(user namespace: EPERM\)"):
         compile_plan(replace(SIMPLE, tier=Tier.FULL), HOST)
 
 
@@ -83,7 +83,7 @@ def test_an_optional_deny_is_held_or_said() -> None:
 
 def test_a_deny_that_is_needed_still_stops_the_landlock_tier_also_beside_an_optional_one() -> None:
     asked = files(WORK, denies=(builtin("**/.env", optional=True), deny("**/.env", line=7)))
-    with pytest.raises(PolicyError, match=r"p\.toml:7: deny \*\*/\.env can not be held"):
+    with pytest.raises(PolicyError, match=r"p\.toml:7: deny \*\*/\.env cannot be enforced"):
         compile_plan(policy(asked), HOST)
     assert compile_plan(policy(asked), FULL).files
 
@@ -171,7 +171,7 @@ def test_nested_namespaces_are_lifted_by_one_switch_which_is_said(host: Host) ->
     assert (blocked(plan), plan.seccomp.namespaces) == ({"mount"}, True)
     assert plan.namespaces is None or plan.namespaces.nested
     assert any(
-        text.startswith("p.toml:5: the command may make user namespaces")
+        text.startswith("p.toml:5: the command may create user namespaces")
         for text in said(plan, Level.WARNING)
     )
     kept = replace(switched, block=(*calls.block, *blocks("unshare", builtin_=False)))
@@ -232,5 +232,5 @@ def test_a_copy_needs_the_full_tier_an_overlay_and_something_to_copy() -> None:
         COW,
         filesystem=replace(COW.filesystem, grants=(grant(Access.READ, "/home/ada/project/**"),)),
     )
-    with pytest.raises(PolicyError, match=r"p\.toml:6: there is no writable workspace"):
+    with pytest.raises(PolicyError, match=r"p\.toml:6: --cow needs a writable workspace"):
         compile_plan(reading, FULL)

@@ -96,7 +96,7 @@ def test_a_credential_says_where_the_secret_lies(
         ("credential = 'env:A'\ninject_mode = 'header'\ninject_name = 'Host'", 5, "cannot carry a secret"),
         ("credential = 'env:A'\ninject_mode = 'query'\ninject_name = 'a&b'", 5, "not the name of a parameter"),
         ("credential = 'env:A'\ninject_mode = 'basic'\ninject_name = 'a:b'", 5, "not the name of a user"),
-        ("env = { A = '<placeholder>' }", 3, "no credential that <placeholder>"),
+        ("env = { A = '<placeholder>' }", 3, "<placeholder> needs a credential"),
         ("env = { A = 1 }", 3, "expected a text"),
         ("env = { 'A B' = 'x' }", 3, "not the name of an environment variable"),
         ("inspect = 'yes'", 3, "expected true or false"),
@@ -116,12 +116,12 @@ def test_what_is_wrong_names_its_line(world: World, keys: str, line: int, messag
 
 
 def test_a_route_is_named_like_a_host(world: World) -> None:
-    with pytest.raises(PolicyError, match=r"p\.toml:1: .*not a name for a host"):
+    with pytest.raises(PolicyError, match=r"p\.toml:1: .*not a valid host name"):
         network(world, "[network.routes.'a.b']\nupstream = 'https://h'\n")
 
 
 def test_a_host_is_opened_as_a_whole_or_not(world: World) -> None:
-    with pytest.raises(PolicyError, match=r"p\.toml:3: .*as a whole"):
+    with pytest.raises(PolicyError, match=r"p\.toml:3: .*opens all of"):
         route(world, "upstream = 'https://h/base'\ninspect = true")
     with pytest.raises(PolicyError, match=r"p\.toml:2: .*not the name of one host"):
         network(world, "[network]\ninspect = ['*.example.com']\n")

@@ -92,7 +92,7 @@ def test_a_repository_that_is_gone_opens_nothing(tmp_path: Path) -> None:
     here = repository_of(f"{tmp_path}/w", looked)
     assert here
     shutil.rmtree(main)
-    assert "is not there" in str(opening_of(here, looked, uid=os.getuid()))
+    assert "does not exist" in str(opening_of(here, looked, uid=os.getuid()))
 
 
 def test_relative_names_are_followed_as_git_writes_them(tmp_path: Path) -> None:

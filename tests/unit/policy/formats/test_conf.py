@@ -118,7 +118,7 @@ MISTAKES = [
     ("loopback 1\n", 1, "'on' or 'off'", None),
     ("cap-allow CAP_NOPE\n", 1, "unknown capability", None),
     ("username a b\n", 1, "'b' is too much", None),
-    ("workdir /a\nworkdir /b\n", 2, "this directive is already in line 1", None),
+    ("workdir /a\nworkdir /b\n", 2, "is already in line 1", None),
     ("audit-log *\n", 1, "not an absolute", None),
     ("ro /a\nro " + "x" * 5000 + "\n", 2, "longer than 4096 bytes", None),
     ("ro /a\nro /b", 2, "the last line of the file has no line break", "line break"),

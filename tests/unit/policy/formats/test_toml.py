@@ -229,13 +229,18 @@ MISTAKES = [
     ),
     ("[filesystem]\nread_globs = ['a/b']\n", 2, "not an absolute pattern", "<cwd>/a/b"),
     ("[filesystem]\nread_globs = ['/a/../b']\n", 2, "'..' is not allowed", None),
-    ("[filesystem]\nread_globs = ['/**/x']\n", 2, "names no directory", "name the directories"),
-    ("[filesystem]\nread_globs = ['/*']\n", 2, "names no directory", None),
+    (
+        "[filesystem]\nread_globs = ['/**/x']\n",
+        2,
+        "would open the whole machine",
+        "name the directories",
+    ),
+    ("[filesystem]\nread_globs = ['/*']\n", 2, "would open the whole machine", None),
     ("[filesystem]\nopen_protected = ['**/*']\n", 2, "every protected name", None),
     ("[filesystem]\nopen_protected = ['.vscode']\n", 2, "not an absolute pattern", "<cwd>/.vscode"),
     ("[syscalls]\nnamespaces = 1\n", 2, "true or false", None),
     ("[filesystem]\nread_globs = ['**']\n", 2, "not an absolute pattern", None),
-    ("[filesystem]\nread_globs = ['**/x']\n", 2, "names no directory", None),
+    ("[filesystem]\nread_globs = ['**/x']\n", 2, "would open the whole machine", None),
     ("[filesystem]\nread_globs = ['']\n", 2, "empty", None),
     ("[filesystem]\nread_globs = ['?']\n", 2, "empty", None),
     ("[filesystem]\nread_globs = ['/a??']\n", 2, "ends in '?'", None),
@@ -293,13 +298,13 @@ MISTAKES = [
     (
         "[[rule]]\nid = 'a'\naction = 'deny'\nuid = 0\n[[rule]]\nid = 'a'\naction = 'deny'\nuid = 1\n",
         6,
-        "this directive is already in line 1",
+        "is already in line 1",
         None,
     ),
     (
         "[[rule]]\nid = 'a'\naction = 'deny'\nreason = 'x'\n",
         2,
-        "nothing to match",
+        "has no condition",
         "default_action",
     ),
     (
@@ -314,7 +319,12 @@ MISTAKES = [
         "NO_SUCH is not set",
         None,
     ),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_host_in = ['a', '@pypi']\n", 4, "one by one", None),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nargv_host_in = ['a', '@pypi']\n",
+        4,
+        "each host separately",
+        None,
+    ),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_host_in = 'https://a'\n", 4, "not a host", None),
     ('[[rule]]\nid = "a"\naction = "deny"\nargv_contains = "\\u0000"\n', 4, "NUL", None),
     ('[[rule]]\nid = "a\\u0000"\naction = "deny"\nuid = 0\n', 2, "NUL", None),
@@ -395,7 +405,7 @@ def test_a_mistake_is_told_with_its_line(
     ("text", "line", "words"),
     [
         ("[meta]\nversion = \n", 2, "not valid TOML"),
-        ("a = 1\n\na = 2\n", 3, "'a' stands here a second time"),
+        ("a = 1\n\na = 2\n", 3, "'a' is given twice"),
         ("[meta]\n[env]\n[meta]\n", 3, "this section is given twice"),
         ('[filesystem]\nread_globs = ["/a",\n', 2, "the file ends too early"),
         ('[env]\nset = { A = "x\n', 2, "not valid TOML"),
@@ -461,7 +471,7 @@ def test_a_variable_brings_in_text_and_never_syntax(world: World, value: str) ->
 def test_a_workspace_whose_name_holds_a_wildcard_is_refused(world: World) -> None:
     odd = world.root / "a*b"
     odd.mkdir()
-    with pytest.raises(PolicyError, match="current directory holds"):
+    with pytest.raises(PolicyError, match="current directory contains"):
         load(Request(), replace(world.origin, cwd=str(odd)))
 
 

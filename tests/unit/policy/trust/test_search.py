@@ -78,7 +78,7 @@ def test_a_file_elsewhere_may_inherit_its_own_name(world: World) -> None:
 def test_inheriting_ones_own_name_on_the_last_rung_is_not_found(world: World) -> None:
     world.user("lonely.conf", "inherit lonely\n")
     error = world.refuse_request(Request(profiles=("lonely",)))
-    assert "there is no profile 'lonely'" in error.message
+    assert "the profile 'lonely' does not exist" in error.message
     assert str(world.config) not in error.message.partition("looked in")[2]
 
 

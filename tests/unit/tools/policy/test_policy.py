@@ -580,7 +580,7 @@ def test_a_policy_that_makes_no_sense_is_none(settings: dict[str, Any], said: st
     [
         (ToolCall(name="bash", arguments={}), "needs 'command'"),
         (ToolCall(name="bash", arguments={"command": 3}), "not text"),
-        (ToolCall(name="bash", arguments={"command": " "}), "no command"),
+        (ToolCall(name="bash", arguments={"command": " "}), "is empty"),
         (ToolCall(name="bash", arguments={"command": "a\0b"}), "NUL"),
         (ToolCall(name="bash", arguments={"command": "ls", "cmd": "x"}), "no argument 'cmd'"),
         (ToolCall(name="bash", arguments={"command": "ls", "timeout_s": "9"}), "not a number"),
@@ -589,7 +589,7 @@ def test_a_policy_that_makes_no_sense_is_none(settings: dict[str, Any], said: st
         (ToolCall(name="read_file", arguments={"path": ""}), "empty"),
         (ToolCall(name="read_file", arguments={"path": "a\0"}), "NUL"),
         (ToolCall(name="read_file", arguments={"path": "x" * 10_000}), "looked up|may be a short"),
-        (ToolCall(name="read_file", arguments={"path": "\ud800"}), "not text"),
+        (ToolCall(name="read_file", arguments={"path": "\ud800"}), "not valid text"),
         (ToolCall(name="read_file", arguments={"path": "x", "limit": True}), "not a whole number"),
         (ToolCall(name="write_file", arguments={"path": "x"}), "needs 'content'"),
         (ToolCall(name="read_file", arguments=["path"]), "not a mapping"),  # type: ignore[arg-type]
