@@ -51,7 +51,7 @@ def refused(jail: Jail, *words: Word) -> str:
             ("--cap-allow", "CAP_NOPE", "--", "true"),
             "unknown capability 'CAP_NOPE'",
         ),  # C-151
-        (("--rootdir", "/", "-U", "nobody", "--", "true"), "the root directory / touches"),
+        (("--rootdir", "/", "-U", "nobody", "--", "true"), "the root directory / overlaps"),
         (
             ("--rootdir", "/no/such", "-U", "nobody", "--", "true"),
             "cannot open the root directory /no/such",

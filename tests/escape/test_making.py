@@ -114,7 +114,7 @@ def test_no_link_is_followed(fence: Fence, ground: Ground, where: str) -> None:
         assert SECRET not in refused.stdout
         if where == "way":
             assert refused.exit_code == 125, str(refused)
-            assert f"{ground.project}/way is a symbolic link, or no directory" in refused.stderr
+            assert f"{ground.project}/way is a symbolic link, or not a directory" in refused.stderr
     assert Snapshot.of(ground.outside) == before
 
 

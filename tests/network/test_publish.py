@@ -161,7 +161,7 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
             "machine's loopback: Address"
         )
         assert taken in refused.stderr
-        assert "hint: another program has it" in refused.stderr
+        assert "hint: another program uses this port" in refused.stderr
         assert full.events()[-1]["event"] == "session.refused"
         rehearsed = full.inside(
             ["/bin/true"], "--block-net", "--publish", f"{server.port}:80", "--dry-run"
