@@ -214,9 +214,11 @@ def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
     full: Fence,
 ) -> None:
     shown = paddock(full, "explain", "--open-protected", "**/.github/workflows/**").stdout
-    assert re.search(r"^denied +closed, also when they appear: .*\.env", shown, re.M), shown
+    assert re.search(r"^denied +denied, also if created during the run: .*\.env", shown, re.M), (
+        shown
+    )
     assert re.search(
-        r"^protected +read-only in what can be written.* \.envrc ", shown, re.M | re.S
+        r"^protected +read-only inside writable directories.* \.envrc ", shown, re.M | re.S
     ), shown
     assert "--open-protected: **/.github/workflows/** is writable: it runs elsewhere" in shown
 

@@ -58,7 +58,7 @@ def refused(jail: Jail, *words: Word) -> str:
         ),
         (
             ("--rootdir", "/etc", "-U", "nobody", "--", "true"),
-            "the root directory /etc touches /etc/paddock",
+            "the root directory /etc overlaps /etc/paddock",
         ),
         (("--rootdir", "/usr/share", "-U", "nobody", "--", "true"), "has no directory /dev"),
         (("-u", "x", "--", "true"), "not a user id"),

@@ -153,7 +153,9 @@ def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: Fence) -> None
     local = full.ground.put(full.ground.root / "local.toml", text)
     refused = paddock(full, "run", "--policy", local, "--", "true")
     assert refused.exit_code == 125, str(refused)
-    assert refused.stderr.startswith(f"paddock: {local}:4: port 1 of this machine"), str(refused)
+    assert refused.stderr.startswith(
+        f"paddock: {local}:4: the command cannot reach port 1 of this machine"
+    ), str(refused)
 
 
 def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:

@@ -48,7 +48,10 @@ def test_a_full_disk_ends_the_apply_before_anything_has_changed(cow: Cow) -> Non
     assert done.exit_code == 0, done
     assert done.stdout.endswith("done\n"), done
     assert "first: paddock: " in done.stdout
-    assert "No space left on device; some changes are not applied, and no change is lost" in done.stdout
+    assert (
+        "No space left on device; some changes are not applied, and no change is lost"
+        in done.stdout
+    )
     assert "hint: correct this, then type `paddock apply full` again" in done.stdout
     assert "second: 6 applied" in done.stdout
     assert ".paddock-" not in done.stdout

@@ -489,7 +489,8 @@ def test_who_ignores_the_proxy_reaches_nobody_and_resolves_nothing(
             outcome = callers.inside([need_program("curl"), "-sSm", "60", address], site.port)
             assert (outcome.exit_code, outcome.stdout) == (7, ""), str(outcome)
         assert (
-            f"paddock: denied: 127.0.0.1:{site.port} (this tier allows only the proxy" in outcome.stderr
+            f"paddock: denied: 127.0.0.1:{site.port} (this tier allows only the proxy"
+            in outcome.stderr
         )
         assert site.seen == []
 

@@ -355,7 +355,9 @@ def test_a_plan_says_what_shells_lose(full: Fence) -> None:
         ["true"], "--dry-run", *policy(full, 'network = "none"\nblock = ["ptrace"]')
     )
     assert re.search(
-        r"^shells +no network\n +blocked: ptrace\n +a shell that can not", outcome.stdout, re.M
+        r"^shells +no network\n +blocked: ptrace\n +Paddock does not start a shell",
+        outcome.stdout,
+        re.M,
     ), str(outcome)
 
 
