@@ -373,7 +373,7 @@ fn a_replaced_working_directory_is_refused() {
     );
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", &script]).arg(core.command.get_program()).args(core.command.get_args());
-    assert_refused(&shell.output().unwrap(), "no longer where this process stands");
+    assert_refused(&shell.output().unwrap(), "was moved or replaced while paddock started");
 }
 
 #[test]

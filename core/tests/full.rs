@@ -371,6 +371,6 @@ fn a_missing_working_directory_is_not_created() {
     let work = tree.dir("work");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);
     plan["workdir"] = json!(work.join("gone"));
-    assert_refused(&sh(&plan, "true"), "the working directory can not be entered");
+    assert_refused(&sh(&plan, "true"), "cannot enter the working directory");
     assert!(!work.join("gone").exists());
 }

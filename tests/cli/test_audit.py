@@ -92,7 +92,7 @@ def test_report_is_a_file_of_the_persons_own(journaled: Fence) -> None:
     assert said.stdout.endswith(f"events: {out}\n")
     assert (out.stat().st_mode & 0o777, out.stat().st_uid) == (0o600, journaled.tester.uid)
     page = out.read_text()
-    assert "The chain of the journal is whole" in page
+    assert "The chain of the journal is complete" in page
     assert "no-touching" in page
     assert "&lt;b&gt;x" in page
     assert "<b>x" not in page
@@ -107,8 +107,8 @@ def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
     file.write_bytes(b"".join([*lines[:1], b"nonsense\n", *lines[2:]]))
     said = audit(journaled, "report")
     assert said.exit_code == 125
-    assert "has been altered" in said.stdout
-    assert "1 lines of the journal are no events" in said.stdout
+    assert "was changed after it was written" in said.stdout
+    assert "1 lines of the journal are not events" in said.stdout
     (journaled.journal / "head").unlink()
     lost = audit(journaled, "report")
     assert (lost.exit_code, "could not be verified" in lost.stdout) == (125, True)
@@ -117,13 +117,13 @@ def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["query", "--since", "soon"], "'soon' is no time"),
-        (["query", "--day", "x"], "'x' is no day"),
-        (["query", "--day", "2026-11-16", "--since", "1h"], "--day is a time already"),
-        (["show", "--kind", "exec"], "filters are for query and report"),
-        (["query", "-o", "x"], "--output is for report"),
+        (["query", "--since", "soon"], "'soon' is not a time"),
+        (["query", "--day", "x"], "'x' is not a day"),
+        (["query", "--day", "2026-11-16", "--since", "1h"], "--day cannot be used with --since"),
+        (["show", "--kind", "exec"], "only query and report accept filters"),
+        (["query", "-o", "x"], "only report accepts --output"),
         (["query", "--action", "maybe"], "invalid choice"),
-        (["report", "--session", "nobody"], "there are no events of the session 'nobody'"),
+        (["report", "--session", "nobody"], "the journal has no events of session 'nobody'"),
         (["report", "-o", "/nowhere/x.html"], "/nowhere/x.html"),
     ],
 )

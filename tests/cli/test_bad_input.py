@@ -141,8 +141,11 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
             "p.toml:4: a copy-on-write workspace needs the full tier",
         ),
         ("[limits]\ntmp_mb = 64\n", "p.toml:4) needs the full tier"),
-        ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env can not be held"),
-        ('[filesystem]\nwrite_globs = ["/**"]\n', "p.toml:4: the grant of / names no directory"),
+        ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env cannot be enforced"),
+        (
+            '[filesystem]\nwrite_globs = ["/**"]\n',
+            "p.toml:4: a grant of / would open the whole machine",
+        ),
         (
             "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
             "p.toml:3: routes and inspected",
@@ -167,7 +170,7 @@ def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> Non
     outcome = refused(
         fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf")
     )
-    assert "rootdir is for containers" in outcome.stderr
+    assert "rootdir applies to containers" in outcome.stderr
 
 
 @pytest.mark.parametrize(

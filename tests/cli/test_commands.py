@@ -200,8 +200,8 @@ def test_doctor_tries_everything_and_ends_well_here(fence: Fence) -> None:
     assert {tried["mechanism"]: tried["held"] for tried in answer["tried"]}
     asked = paddock(fence, "doctor", "--tier", "landlock").stdout
     assert "tier: landlock" in asked
-    assert "not held in this tier: names inside a grant" in asked
-    assert "network, if a policy fences it: by proxy alone" in asked
+    assert "not enforced in this tier: names inside a grant" in asked
+    assert "network, if a policy restricts it: through the proxy only" in asked
 
 
 def test_doctor_names_the_tier_that_a_run_would_have(full: Fence) -> None:
@@ -214,19 +214,18 @@ def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
     full: Fence,
 ) -> None:
     shown = paddock(full, "explain", "--open-protected", "**/.github/workflows/**").stdout
-    assert re.search(r"^denied +closed, also when they appear: .*\.env", shown, re.M), shown
-    assert re.search(
-        r"^protected +read-only in what can be written.* \.envrc ", shown, re.M | re.S
-    ), shown
-    assert (
-        "--open-protected: **/.github/workflows/** is not kept read-only: it runs elsewhere"
-        in shown
+    assert re.search(r"^denied +denied, also if created during the run: .*\.env", shown, re.M), (
+        shown
     )
+    assert re.search(
+        r"^protected +read-only inside writable directories.* \.envrc ", shown, re.M | re.S
+    ), shown
+    assert "--open-protected: **/.github/workflows/** is writable: it runs elsewhere" in shown
 
 
 def test_the_landlock_tier_says_what_it_does_not_hold(fence: Fence) -> None:
     shown = paddock(fence, "explain", "--tier", "landlock").stdout
-    assert "names inside a grant (.env; .git/hooks" in shown
+    assert "names inside a grant (.env, .git/hooks" in shown
     assert "protected  " not in shown
 
 
@@ -253,7 +252,7 @@ def test_profiles_shows_a_wrong_one_in_its_row_and_the_others_all_the_same(fence
         ), shown
         assert re.search(r"^good +all right$", shown.stdout, re.MULTILINE)
         assert re.search(r"^ai-agent +\S", shown.stdout, re.MULTILINE)
-        assert shown.stderr.startswith("paddock: can not be used: bad\n")
+        assert shown.stderr.startswith("paddock: these profiles cannot be used: bad\n")
         rows = {one["name"]: one for one in json.loads(paddock(fence, "profiles", "--json").stdout)}
         assert "not valid TOML" in rows["bad"]["error"]
         assert (rows["good"]["error"], rows["good"]["about"]) == (None, "all right")
@@ -335,7 +334,7 @@ def test_audit_show_tail_and_verify(fence: Fence) -> None:
     tail = paddock(fence, "audit", "tail", "-n", "1", "--dir", fence.journal, "--json")
     assert json.loads(tail.stdout)["event"] == "session.end"
     sound = paddock(fence, "audit", "verify", "--dir", fence.journal)
-    assert sound.stdout == f"journal ok: 4 events, the chain is whole: {fence.journal}\n"
+    assert sound.stdout == f"journal ok: 4 events, the chain is complete: {fence.journal}\n"
     day = next(fence.journal.glob("*.jsonl"))
     day.write_text(day.read_text().replace('"exit_code":0', '"exit_code":1', 1))
     broken = paddock(fence, "audit", "verify", "--dir", fence.journal)

@@ -83,7 +83,7 @@ def at_terminal(fence: Fence) -> Iterator[tuple[Core, Screen]]:
         yield both
 
 
-ASKED = "once, session, always or deny? (the whole word; Enter: deny)"
+ASKED = "once, session, always or deny? (type the whole word; Enter: deny)"
 
 
 def approved(fence: Fence) -> Path:
@@ -236,7 +236,9 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
 def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> None:
     with asked(fence, "sleep 1000", background=True) as (core, screen):
         core.ask(question())
-        screen.shows("paddock: a question waits for you; bring the job to the foreground")
+        screen.shows(
+            "paddock: a question waits for your answer; type `fg` to bring the job to the foreground"
+        )
         screen.line("echo shell-$((1+1))")
         screen.shows("shell-2")
         screen.line("fg")
@@ -252,14 +254,14 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
     core.ask(question(argv=("git", "push", "a b")))
     screen.shows(ASKED)
     screen.line("always")
-    screen.shows("write it? yes, Enter: no")
+    screen.shows("write this rule? yes, Enter: no")
     screen.shows('│ argv_regex = "^git push a\\\\\\\\x20b$"')
     screen.line("")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     assert not approved(fence).exists()
     assert core.heard_nothing()
     screen.line("always")
-    wait_for(lambda: screen.text().count("write it? yes") == 2, "the rule is shown again")
+    wait_for(lambda: screen.text().count("write this rule? yes") == 2, "the rule is shown again")
     screen.line("yes")
     assert core.heard() == {"answer": 7, "verdict": "session", "by": "terminal"}
     facts = approved(fence).stat()
@@ -402,7 +404,7 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     screen.shows("once (or yes)   this alone; the same asks again")
     is_asked(screen, 2)
     screen.line("always")
-    screen.shows("write it? yes, Enter: no")
+    screen.shows("write this rule? yes, Enter: no")
     screen.shows('│ subject = ["/w/x.py"]')
     screen.line("yes")
     assert core.heard() == {"answer": 9, "verdict": "session", "by": "terminal"}

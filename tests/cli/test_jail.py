@@ -45,25 +45,28 @@ def refused(jail: Jail, *words: Word) -> str:
         (("--rootdir", "/srv", "--", "true"), "a container needs a username"),  # C-144
         (
             ("--rootdir", "/srv", "-U", "no-such-user", "--", "true"),
-            "there is no user 'no-such-user'",
+            "this machine has no user 'no-such-user'",
         ),  # C-126
         (
             ("--cap-allow", "CAP_NOPE", "--", "true"),
-            "no kernel has a capability 'CAP_NOPE'",
+            "unknown capability 'CAP_NOPE'",
         ),  # C-151
-        (("--rootdir", "/", "-U", "nobody", "--", "true"), "the root directory / touches"),
-        (("--rootdir", "/no/such", "-U", "nobody", "--", "true"), "/no/such can not be opened"),
+        (("--rootdir", "/", "-U", "nobody", "--", "true"), "the root directory / overlaps"),
+        (
+            ("--rootdir", "/no/such", "-U", "nobody", "--", "true"),
+            "cannot open the root directory /no/such",
+        ),
         (
             ("--rootdir", "/etc", "-U", "nobody", "--", "true"),
-            "the root directory /etc touches /etc/paddock",
+            "the root directory /etc overlaps /etc/paddock",
         ),
         (("--rootdir", "/usr/share", "-U", "nobody", "--", "true"), "has no directory /dev"),
-        (("-u", "x", "--", "true"), "not a number of a user"),
+        (("-u", "x", "--", "true"), "not a user id"),
         (("--hostname", "a b", "--", "true"), "not a plain name"),
         (("--cow", "--rootdir", "/srv", "-U", "nobody", "--", "true"), "--cow"),
         (("--rootdir", "/srv", "-U", "nobody"), "put -- before the command"),
         (("--rootdir", "/srv", "-U", "nobody", "--"), "the command is empty"),
-        (("--json", "--rootdir", "/srv", "-U", "nobody", "--", "true"), "--json shows a plan"),
+        (("--json", "--rootdir", "/srv", "-U", "nobody", "--", "true"), "--json needs --dry-run"),
     ],
 )
 def test_bad_input_is_refused_with_its_name(jail: Jail, words: tuple[str, ...], said: str) -> None:
@@ -92,7 +95,7 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
         "profile base", "user: uid 65534", "journal",
         "new namespaces: user, mount, pid, ipc, uts, cgroup, network", f"65534 → {jail.tester.uid}",
         str(jail.rootdir), "own /dev", "host name web; loopback up", "capabilities: none",
-        "gid 65534, uid 65534", "environment: set HOME=", "system calls refused",
+        "gid 65534, uid 65534", "environment: set HOME=", "seccomp denies",
         "/bin/touch /srv/ran",
     ]  # fmt: skip
     assert all(text in line for text, line in zip(shown, numbered, strict=True)), outcome.stdout
@@ -105,7 +108,7 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
 
 
 def test_a_dry_run_finds_what_is_wrong_with_the_places(jail: Jail) -> None:
-    assert "/nowhere is not there" in refused(
+    assert "/nowhere does not exist" in refused(
         jail,
         "--rootdir",
         jail.rootdir,
@@ -151,7 +154,7 @@ def test_run_refuses_a_containers_profile_and_names_the_directive(
     profile = ground.put(ground.root / "container.conf", sample.read_text())
     outcome = jail.raw([jail.installation.paddock, "run", "--profile", profile, "--", "true"])
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
-    assert "rootdir is for containers" in outcome.stderr
+    assert "rootdir applies to containers" in outcome.stderr
     assert "paddock jail" in outcome.stderr
 
 

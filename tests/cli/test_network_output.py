@@ -95,7 +95,7 @@ def test_metadata_is_never_reached_and_no_flag_is_offered(full: Fence, asked: st
         full, "why", "--allow-domain", "*", "--allow-domain", "0.0.0.0/0", "--host", f"{asked}:80"
     )
     assert shown.exit_code == 1
-    assert "never reached" in shown.stdout
+    assert "always denied" in shown.stdout
     assert "to allow it" not in shown.stdout
     refused = paddock(full, "run", "--allow-domain", asked, "--", "true")
     assert (refused.exit_code, refused.stdout) == (125, "")
@@ -123,8 +123,8 @@ def test_why_says_the_rule_or_the_flag_that_would_allow_it(full: Fence, policy: 
             ["denied: [2001:db8::1]:8443", "--allow-domain '[2001:db8::1]:8443'"],
         ),
         ("2001:db8::1", ["denied: [2001:db8::1]:443", "--allow-domain 2001:db8::1 "]),
-        ("127.0.0.1:5432", ["allowed: 127.0.0.1:5432", "it is one of allowed_local_ports"]),
-        ("[::1]:5432", ["allowed: [::1]:5432", "it is one of allowed_local_ports"]),
+        ("127.0.0.1:5432", ["allowed: 127.0.0.1:5432", "allowed_local_ports lists it"]),
+        ("[::1]:5432", ["allowed: [::1]:5432", "allowed_local_ports lists it"]),
         (
             "localhost:5433",
             ["denied: localhost:5433", "to allow it: allowed_local_ports = [5433], in [network]"],
@@ -153,7 +153,9 @@ def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: Fence) -> None
     local = full.ground.put(full.ground.root / "local.toml", text)
     refused = paddock(full, "run", "--policy", local, "--", "true")
     assert refused.exit_code == 125, str(refused)
-    assert refused.stderr.startswith(f"paddock: {local}:4: port 1 of this machine"), str(refused)
+    assert refused.stderr.startswith(
+        f"paddock: {local}:4: the command cannot reach port 1 of this machine"
+    ), str(refused)
 
 
 def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
@@ -161,10 +163,10 @@ def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
     empty = full.ground.put(
         full.ground.root / "empty.toml", "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\n"
     )
-    assert why(full, "example.com")["reason"] == "the network is not fenced"
+    assert why(full, "example.com")["reason"] == "the network is not restricted"
     assert why(full, "example.com", "--policy", empty)["allowed"] is False
     assert why(full, "example.com:9", "--deny-domain", "example.org")["allowed"] is True
-    assert why(full, "example.com", "--block-net")["reason"] == "there is no network"
+    assert why(full, "example.com", "--block-net")["reason"] == "the command has no network"
 
 
 @pytest.mark.parametrize(
@@ -176,24 +178,24 @@ def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
         ),
         (
             ["--publish", "3000"],
-            "the command has this machine's network: its ports are there already",
+            "the command uses this machine's network, so its ports need no --publish",
         ),
         (
             ["--block-net", "--publish", "3000:80", "--publish", "3000:81"],
-            "port 3000 of this machine can show one",
+            "port 3000 of this machine is published twice",
         ),
         (["--block-net", "--publish", "65536"], "--publish: not a port: 65536"),
         (["--block-net", "--publish", "127.0.0.1:80:80"], "--publish: not a port"),
         (["--block-net", "--publish", "80:"], "--publish: not a port"),
         (["--allow-domain", "https://a.example/"], "--allow-domain: not a host"),
-        (["--allow-domain", "@nobody"], "there is no group '@nobody'"),
+        (["--allow-domain", "@nobody"], "unknown group '@nobody'"),
         (
             ["--tier", "landlock", "--block-net", "--publish", "3000"],
-            "--publish: no port is published in the landlock",
+            "--publish: the landlock tier cannot publish ports",
         ),
         (
             ["--tier", "landlock", "--block-net", "--off", "seccomp"],
-            "--block-net: without namespaces the network is",
+            "--block-net: without namespaces, Landlock and seccomp",
         ),
     ],
 )

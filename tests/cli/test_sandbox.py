@@ -54,13 +54,13 @@ def test_status_says_what_holds_here(fence: Fence) -> None:
     """A-106, A-147"""
     linux = told(fence, "status")
     assert (linux.exit_code, linux.stdout.splitlines()[0]) == (0, "mode: linux")
-    assert "writes: held to the workspace" in linux.stdout
+    assert "writes: limited to the workspace" in linux.stdout
     local = told(fence, "status", "--mode", "local")
-    assert "writes: NOT held" in local.stdout
+    assert "writes: NOT limited" in local.stdout
     assert json.loads(told(fence, "status", "--json").stdout)["writes_confined"] is True
     old = told(fence, "status", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
     assert old.exit_code == 125
-    assert "commands can not be run" in old.stderr
+    assert "commands cannot run" in old.stderr
 
 
 def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
@@ -91,7 +91,7 @@ def test_distributions_are_for_windows(fence: Fence, act: str) -> None:
     assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(
         refused
     )
-    assert "that is for Windows, and this is linux" in refused.stderr
+    assert "which needs Windows; this is linux" in refused.stderr
 
 
 def test_a_mode_of_another_system_is_refused(fence: Fence) -> None:
@@ -99,7 +99,7 @@ def test_a_mode_of_another_system_is_refused(fence: Fence) -> None:
     for mode in ("windows", "wsl"):
         refused = told(fence, "status", "--mode", mode)
         assert (refused.exit_code, refused.stdout) == (125, "")
-        assert f"mode {mode}: that is for Windows" in refused.stderr
+        assert f"mode {mode} needs Windows" in refused.stderr
     assert told(fence, "status", "--mode", "x").exit_code == 125
     file = fence.ground.put(fence.ground.root / "c.json", '{"safety": {"sandbox": {"mode": "x"}}}')
     assert "'x' is not one of" in told(fence, "status", "--config", file).stderr
@@ -242,7 +242,8 @@ def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
     outcome, stdout, action, said = look("lenient", *old)
     assert (outcome, stdout, action) == ("exited", "ran\n", "ask")
     assert said == [
-        "commands of this session can write outside their workspace: the fence is not complete here"
+        "commands of this session can write outside their workspace: the sandbox is incomplete "
+        "on this machine"
     ]
 
 
@@ -297,7 +298,7 @@ def test_set_up_takes_flags_before_the_file(
     assert (tmp_path / "log").read_text() == "jq curl\n"
     assert capsys.readouterr().out.splitlines()[-1] == "other is ready"
     assert sandbox.execute(["setup", "--config", str(config), "--distro", "other"]) == 0
-    assert "was kept" in capsys.readouterr().out
+    assert "already exists" in capsys.readouterr().out
     assert (tmp_path / "log").read_text() == "jq curl\n"
     assert sandbox.execute(["setup", "--config", str(config), "--force", "--distro", "other"]) == 0
     assert [argv[0] for argv in windows.argv if argv[0] in ("--unregister", "--import")][-2:] == [
@@ -343,7 +344,7 @@ def test_status_looks_into_the_distribution(
 ) -> None:
     """A-106, A-147"""
     assert sandbox.execute(["status", "--mode", "wsl"]) == 125
-    assert "there is no distribution paddock-sandbox" in capsys.readouterr().err
+    assert "the distribution paddock-sandbox does not exist" in capsys.readouterr().err
     (windows.directory / "distros" / "paddock-sandbox").touch()
     assert sandbox.execute(["status", "--mode", "wsl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -355,7 +356,8 @@ def test_status_looks_into_the_distribution(
     assert found["python"].startswith("3.")
     assert sandbox.execute(["status", "--mode", "wsl"]) == 0
     assert (
-        "writes: NOT held (the distribution, and all drives of Windows" in capsys.readouterr().out
+        "writes: NOT limited (the distribution, and all drives of Windows"
+        in capsys.readouterr().out
     )
 
 

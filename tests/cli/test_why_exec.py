@@ -133,7 +133,7 @@ def test_a_program_that_the_command_could_write_is_not_allowed_by_default(fence:
     assert answer(fence, policy, "ls")["allowed"]
     shown = why(fence, policy, "./made")
     assert shown.exit_code == 1
-    assert "the command could have made it" in shown.stdout
+    assert "the command could have created" in shown.stdout
     assert "exec_globs" in shown.stdout
     assert answer(fence, policy, "./made", "-x", "<cwd>/made")["allowed"]
 
@@ -143,7 +143,7 @@ def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(
 ) -> None:
     answered = answer(fence, policy, "cat x")
     assert (answered["action"], answered["cause"]) == ("deny", "error")
-    assert "the parent is not known" in answered["reason"]
+    assert "the parent is unknown" in answered["reason"]
 
 
 def test_the_files_have_their_say_too(fence: Fence, policy: Path) -> None:
@@ -155,7 +155,10 @@ def test_the_files_have_their_say_too(fence: Fence, policy: Path) -> None:
     assert not answered["allowed"]
     assert answered["files_refuse"] == "Permission denied" or answered["exe"] is None
     shown = why(fence, policy, "no-such-program")
-    assert (shown.exit_code, "no directory of the PATH inside has it" in shown.stdout) == (1, True)
+    assert (shown.exit_code, "no directory in the command's PATH has it" in shown.stdout) == (
+        1,
+        True,
+    )
 
 
 def test_without_rules_the_files_alone_decide(fence: Fence) -> None:
@@ -179,7 +182,7 @@ def test_a_gate_is_explained_and_held(fence: Fence, policy: Path) -> None:
     shown = fence.tester.run([paddock, "explain", "--policy", policy], cwd=fence.ground.project)
     assert shown.exit_code == 0, shown
     assert f"shell: exe = /bin/sh | /usr/bin/dash  {policy}:{line('shell')}" in shown.stdout
-    assert "deny  all else; deny what can not be judged" in shown.stdout
+    assert "deny  every other program; deny if a rule cannot be checked" in shown.stdout
     marker = fence.ground.project / "ran"
     for more in ([], ["--dry-run"]):
         words: list[Word] = [paddock, "run", "--policy", policy, *more, "--", "touch", marker]
@@ -289,10 +292,10 @@ def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None
     for command, said in {
         f"{loader()} /bin/echo": "it is a loader",
         "bin/by-loader": "it is a loader",
-        "bin/shut": "it can not be read",
-        "./link": "by a way that the command can change",
+        "bin/shut": "the file cannot be read",
+        "./link": "through a path that the command can change",
         "/proc/self/root/bin/echo": "through a descriptor",
-        "/proc/self/exe": "whichever program asks",
+        "/proc/self/exe": "depends on the program that opens it",
     }.items():
         answered = answer(fence, policy, command, "--tier", tier)
         assert (answered["action"], answered["cause"], answered["rule"]) == (

@@ -94,5 +94,5 @@ def test_a_run_takes_the_section_and_explain_says_what_it_is_for(
         [fence.installation.paddock, "explain", "--policy", policy], cwd=fence.ground.project
     ).stdout
     (line,) = [line for line in explained.splitlines() if line.startswith("tools")]
-    assert "[tools] is for calls that a program makes through Paddock" in line
+    assert "[tools] applies to calls that a program makes through Paddock" in line
     assert "denied_paths" in explained

@@ -421,8 +421,11 @@ def test_protected_and_denied_names_hold_in_a_container(engine: Engine, tmp_path
     assert (work / ".git" / "config").read_text() == config
     assert (work / ".env").read_text() == f"KEY={SECRET}\n"
     assert (before, confines) == (False, True)
-    assert any("those that appear later are not" in note for note in ran.notes)
-    assert [text for text in left if "late/.env" in text and "nothing held it" in text], left
+    assert any(
+        "only protected and denied names that exist at the start are covered" in note
+        for note in ran.notes
+    )
+    assert [text for text in left if "late/.env" in text and "nothing protected it" in text], left
 
 
 def test_the_common_directory_of_a_linked_worktree_comes_along(
@@ -461,7 +464,7 @@ def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path:
 
     ran, confines = asyncio.run(scene())
     assert (ran.stdout, confines) == ("ran\n", False)
-    assert any("are not held here" in note for note in ran.notes)
+    assert any("are not covered here" in note for note in ran.notes)
     mount = workspace_covers.Mount(
         source=None, target="/work/a:b/.env", directory=False, read_only=True
     )

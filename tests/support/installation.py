@@ -67,7 +67,7 @@ def for_tester(tester: Tester) -> Iterator[Installation]:
 def _checked(found: Installation, tester: Tester) -> Installation:
     shown = tester.run([found.paddock, "--version"])
     if shown.exit_code != 0:
-        raise NotInstalledError(f"{tester.name} can not run {found.paddock}:\n{shown}")
+        raise NotInstalledError(f"{tester.name} cannot run {found.paddock}:\n{shown}")
     return found
 
 

@@ -32,7 +32,7 @@ const MIN_OPEN_FILES: u64 = 32;
 pub fn enter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Ok(launcher) = fs::read_link("/proc/self/exe") else {
-        return refuse("can not tell where I am installed", "mount /proc");
+        return refuse("cannot find the directory of paddock", "mount /proc");
     };
     // Python itself refuses to start with a directory as stdin, with its own message and status.
     if rustix::fs::fstat(rustix::stdio::stdin())
@@ -58,7 +58,7 @@ pub fn enter() -> ExitCode {
     let script = launcher.with_file_name(python_helper::SCRIPT);
     let Some(python) = python_helper::interpreter_of(&script) else {
         return refuse(
-            &format!("{} does not name the Python it is for", script.display()),
+            &format!("the first line of {} names no Python", script.display()),
             "reinstall paddock",
         );
     };
@@ -67,7 +67,7 @@ pub fn enter() -> ExitCode {
         .arg(&script)
         .args(&arguments)
         .exec();
-    refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
+    refuse(&format!("cannot start {}: {failure}", python.display()), "reinstall paddock")
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {

@@ -158,7 +158,7 @@ impl ApproverProcess {
     pub fn ask(&mut self, id: u64, question: &Question<'_>) -> Result<(), String> {
         let message = question.message(id);
         if message.len() > MAX_MESSAGE_BYTES {
-            return Err("it is too long to be shown".to_owned());
+            return Err("the question is too long to show".to_owned());
         }
         if self.open.lengths.values().sum::<usize>() + message.len() > MAX_OPEN_BYTES {
             return Err("too many questions are open".to_owned());
@@ -167,7 +167,7 @@ impl ApproverProcess {
             self.state = ApproverState::Running(connect_approver()?);
         }
         let ApproverState::Running(link) = &mut self.state else {
-            return Err("who was asked is gone".to_owned());
+            return Err("the approver has ended".to_owned());
         };
         if self.open.lengths.is_empty() {
             link.remember_terminal();
@@ -475,9 +475,8 @@ fn connect_approver() -> Result<ApproverSocket, String> {
             terminal().map_or_else(|none| connect_server().map_err(|_| none), start)
         }
         Some(b"terminal") => start(terminal()?),
-        Some(b"web") => {
-            connect_server().map_err(|errno| format!("no approvals server can be reached: {errno}"))
-        }
+        Some(b"web") => connect_server()
+            .map_err(|errno| format!("cannot connect to the approvals server: {errno}")),
         Some(_) => Err("PADDOCK_APPROVER is neither terminal nor web".to_owned()),
     }
 }
@@ -492,19 +491,23 @@ fn connect_server() -> Result<ApproverSocket, Errno> {
 fn terminal() -> Result<OwnedFd, String> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
     rustix::fs::open(c"/dev/tty", flags, Mode::empty())
-        .map_err(|_| "there is no terminal to ask on".to_owned())
+        .map_err(|_| "no terminal is available for the question".to_owned())
 }
 
 /// Starts the Python approver with the terminal and one end of a socket, in its own process group.
 /// It gets no other descriptor.
 fn start(terminal: OwnedFd) -> Result<ApproverSocket, String> {
     let own = std::fs::read_link("/proc/self/exe")
-        .map_err(|error| format!("where we lie is not known: {error}"))?;
+        .map_err(|error| format!("cannot find the path of paddock-core: {error}"))?;
     let script = own.with_file_name(python_helper::SCRIPT);
     let unstarted =
-        |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
-    let interpreter =
-        python_helper::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
+        |why: &dyn std::fmt::Display| format!("cannot start {}: {why}", script.display());
+    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| {
+        unstarted(
+            &"its first line names no \
+            Python",
+        )
+    })?;
     let (ours, theirs) = socket_pair::pair().map_err(|errno| unstarted(&errno))?;
     let number = theirs.as_raw_fd().to_string();
     let words = [interpreter.as_os_str()]

@@ -116,7 +116,7 @@ impl Arguments {
     pub fn command(self) -> Result<Vec<CString>, Refusal> {
         let mut words = self.0;
         if words.next_if(|word| word.as_bytes() == b"--").is_none() {
-            return Err(Refusal::Usage("-- and a command are missing"));
+            return Err(Refusal::Usage("-- and COMMAND are missing"));
         }
         let argv: Vec<CString> = words.collect();
         if argv.is_empty() { Err(Refusal::Usage("no command was given")) } else { Ok(argv) }

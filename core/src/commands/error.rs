@@ -36,11 +36,11 @@ const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- C
 pub enum Refusal {
     #[error("{0}")]
     Usage(&'static str),
-    #[error("{0} is a directory: the fence could be walked around through it")]
+    #[error("{0} is a directory, which gives the command access to files outside the sandbox")]
     DirectoryOnStandard(&'static str),
-    #[error("{0} is closed and /dev/null can not take its place: {1}")]
+    #[error("{0} is closed, and /dev/null cannot replace it: {1}")]
     NoStandard(&'static str, Errno),
-    #[error("commands can not be started for somebody else: {}", crate::kernel::errno_names::errno_text(*.0))]
+    #[error("the exec server cannot read requests: {}", crate::kernel::errno_names::errno_text(*.0))]
     Attend(#[source] Errno),
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -58,13 +58,16 @@ pub enum Refusal {
     Observe(#[from] ObserveError),
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
-    #[error("the probe's files can not be made: {0}")]
+    #[error("cannot create the files of the probe: {0}")]
     Scene(Errno),
     #[error(transparent)]
     Network(#[from] NetworkError),
-    #[error("{0} is a socket that could be turned to whom the fence keeps from it")]
+    #[error(
+        "{0} is a socket that the command could reconnect to a host or service that the \
+        sandbox denies"
+    )]
     SocketOnStandard(&'static str),
-    #[error("the kernel gives no random numbers: {0}")]
+    #[error("cannot read random numbers from the kernel: {0}")]
     Random(Errno),
     #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
     Shell { what: &'static str, errno: Errno },
@@ -85,9 +88,10 @@ impl Refusal {
             && host::filtered()
         {
             // src/paddock/plan/compile.py says the same.
-            return "a system call filter is already on this process, as in a container, and may be what refuses: update the \
-                    engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl \
-                    (--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
+            return "this process already has a system call filter, as in a container, which may \
+                deny the call: update the container engine, start the container with a profile \
+                that allows the landlock_* calls, seccomp and prctl (--security-opt \
+                seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
         }
         match self {
             Refusal::Usage(_) => USAGE,
@@ -96,7 +100,7 @@ impl Refusal {
             Refusal::DirectoryOnStandard(_)
             | Refusal::NoStandard(..)
             | Refusal::SocketOnStandard(_) => "redirect it from or to a file, a pipe or a terminal",
-            Refusal::Attend(_) => "stdin has to be the socket of whoever wants commands started",
+            Refusal::Attend(_) => "stdin must be the socket of the session owner",
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
             Refusal::Rules(_) => {
@@ -106,11 +110,12 @@ impl Refusal {
             Refusal::Limits(error) => error.hint(),
             Refusal::Supervise(SuperviseError::Enter(error)) => error.step.hint(),
             Refusal::Shell { .. } => {
-                "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
+                "type `paddock doctor` to test every mechanism; Paddock starts no shell that it \
+                    cannot restrict"
             }
             Refusal::Observe(_) => "reinstall paddock, or run without --observe",
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
-                "`paddock doctor` tries every mechanism on this machine"
+                "type `paddock doctor` to test every mechanism on this machine"
             }
         }
     }

@@ -74,15 +74,15 @@ pub enum CalledAs {
 enum ShellFailure {
     #[error("{0}")]
     Refused(#[from] Refusal),
-    #[error("what is to be applied to shells can not be read: {}: {what}", String::from_utf8_lossy(.path))]
+    #[error("cannot read the plan for shells: {}: {what}", String::from_utf8_lossy(.path))]
     Unreadable { path: Vec<u8>, what: String },
-    #[error("what is to be applied to shells lies in /dev, which can be written here")]
+    #[error("the plan for shells is in /dev, which is writable here")]
     Writable,
     #[error("the real shell is missing: {}", String::from_utf8_lossy(.0))]
     Missing(Vec<u8>),
-    #[error("{} leads back to paddock instead of to a shell", String::from_utf8_lossy(.0))]
+    #[error("{} leads to paddock instead of a shell", String::from_utf8_lossy(.0))]
     Circle(Vec<u8>),
-    #[error("can not execute {}: {}", String::from_utf8_lossy(.0), errno_text(*.1))]
+    #[error("cannot execute {}: {}", String::from_utf8_lossy(.0), errno_text(*.1))]
     NotExecuted(Vec<u8>, Errno),
 }
 
@@ -98,13 +98,15 @@ impl ShellFailure {
         match self {
             ShellFailure::Refused(refusal) => refusal.hint(),
             ShellFailure::Unreadable { .. } => {
-                "no shell is started without it: `paddock shims install` makes it anew"
+                "Paddock starts no shell without it: type `paddock shims install` to create it \
+                    again"
             }
             ShellFailure::Writable => {
-                "with bubblewrap: --remount-ro /dev, after what is bound there"
+                "with bubblewrap, add --remount-ro /dev after the binds in /dev"
             }
             ShellFailure::Missing(_) | ShellFailure::Circle(_) | ShellFailure::NotExecuted(..) => {
-                "PADDOCK_SHELL_DIR, or `paddock shims install --shells DIR`, says where the real shells are"
+                "set PADDOCK_SHELL_DIR to the directory of the real shells, or type `paddock shims \
+                    install --shells DIR`"
             }
         }
     }
@@ -187,7 +189,7 @@ fn become_shell(called: CalledAs, argv: Vec<CString>) -> Result<Never, ShellFail
         Err(refusal) if compiled.on_failure == OnFailure::Open && is_login(&argv) => {
             stderr::print_line(
                 "paddock",
-                &format!("warning: this shell is not contained: {refusal}"),
+                &format!("warning: this shell is not sandboxed: {refusal}"),
             );
             execute(real, argv, inherited)
         }
@@ -301,10 +303,8 @@ impl ShellPlanFile {
                 let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 sys::landlock_add_rule(ruleset, rights.bits(), shells.as_fd())
             });
-            opened.map_err(|errno| Refusal::Shell {
-                what: "the real shells can not be granted",
-                errno,
-            })?;
+            opened
+                .map_err(|errno| Refusal::Shell { what: "cannot grant the real shells", errno })?;
         }
         let environment = match &plan.environment {
             Some(requested) => environment::build(requested, inherited.to_vec(), None, b""),
@@ -313,7 +313,7 @@ impl ShellPlanFile {
         restrictions.enter(None)?;
         // Without the answering filter each shell would add another layer.
         let unknown =
-            Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
+            Refusal::Shell { what: "the gate cannot identify the shell", errno: Errno::NOSYS };
         if self.inside() { Ok(environment) } else { Err(unknown) }
     }
 }

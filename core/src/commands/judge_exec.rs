@@ -97,7 +97,10 @@ fn follow(
     };
     let named = question.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
-        return Err(ChainError::Unseen { named, why: "it is whichever program asks for it" });
+        return Err(ChainError::Unseen {
+            named,
+            why: "its path depends on the program that opens it",
+        });
     }
     let file = open(&named).map_err(interpreter_chain::through_descriptor(&named))?;
     let needed = |path: &[u8]| {

@@ -10,7 +10,7 @@ use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{Action, Network, PlanError};
 
-const ODD: &str = "it is not a name that everybody reads in the same way";
+const ODD: &str = "programs read this name in different ways";
 
 /// A host as a program writes it, as JSON. An IPv6 address is in brackets.
 #[derive(Deserialize)]

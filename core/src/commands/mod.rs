@@ -160,7 +160,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let sessions = finish_scans::sessions(arguments.path()?.as_bytes());
             arguments.end()?;
             let sessions =
-                sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
+                sessions.ok_or(Refusal::Usage("finish needs the directory of the sessions"))?;
             print(&finish_scans::report(&sessions, uid)?)
         }
         Some(b"--version") => {
@@ -187,7 +187,7 @@ fn question() -> Result<Vec<u8>, Refusal> {
     use std::io::Read as _;
     let mut text = Vec::new();
     let read = std::io::stdin().take(64 << 20).read_to_end(&mut text);
-    read.map(|_| text).map_err(|_| Refusal::Usage("stdin can not be read"))
+    read.map(|_| text).map_err(|_| Refusal::Usage("cannot read stdin"))
 }
 
 /// Prints one line of JSON on stdout. The exit status tells if the reader has gone.

@@ -93,10 +93,10 @@ impl ProbeOutcome {
             ProbeOutcome::Refused(errno) => errno_names::errno(errno),
             ProbeOutcome::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
             ProbeOutcome::Unfenced(errno) => {
-                format!("the mechanism is not there: {}", errno_names::errno(errno))
+                format!("the mechanism is not available: {}", errno_names::errno(errno))
             }
             ProbeOutcome::NotRun(errno) => {
-                format!("no process could be started: {}", errno_names::errno(errno))
+                format!("cannot start a process: {}", errno_names::errno(errno))
             }
         }
     }
@@ -207,7 +207,7 @@ fn compare(
     if outside != control {
         return ProbeResult {
             held: false,
-            detail: format!("can not be tried: without the fence {}", outside.words()),
+            detail: format!("cannot be tested: without the sandbox {}", outside.words()),
         };
     }
     let inside = see(restrictions, act);
@@ -307,7 +307,7 @@ fn landlock_abstract_socket(_: &ProbeScene) -> ProbeResult {
     let (address, _listener) = match listener {
         Ok(pair) => pair,
         Err(error) => {
-            return ProbeResult { held: false, detail: format!("can not be tried: {error}") };
+            return ProbeResult { held: false, detail: format!("cannot be tested: {error}") };
         }
     };
     let connect = || match UnixStream::connect_addr(&address) {
@@ -359,7 +359,12 @@ fn seccomp_foreign(_: &ProbeScene) -> ProbeResult {
 
 #[cfg(target_arch = "aarch64")]
 fn seccomp_foreign(_: &ProbeScene) -> ProbeResult {
-    ProbeResult { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
+    ProbeResult {
+        held: true,
+        detail: "a 64-bit program has no other system calls on this \
+        architecture"
+            .to_owned(),
+    }
 }
 
 /// With the filter the number kills, whether the kernel has x32 or not.
@@ -412,7 +417,7 @@ fn landlock_ports(_: &ProbeScene) -> ProbeResult {
     else {
         return ProbeResult {
             held: false,
-            detail: "can not be tried: there is no loopback".to_owned(),
+            detail: "cannot be tested: no loopback device".to_owned(),
         };
     };
     let restrictions = || {
@@ -435,9 +440,10 @@ fn landlock_ports(_: &ProbeScene) -> ProbeResult {
 /// of containers may refuse it.
 fn pinned_socket(_: &ProbeScene) -> ProbeResult {
     match supervised_connect::check() {
-        Ok(()) => {
-            ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() }
-        }
+        Ok(()) => ProbeResult {
+            held: true,
+            detail: "a descriptor was duplicated by its number".to_owned(),
+        },
         Err(errno) => ProbeResult {
             held: false,
             detail: format!("pidfd_getfd: {}", errno_names::errno(errno)),
@@ -462,10 +468,12 @@ fn ptrace_stop(scene: &ProbeScene) -> ProbeResult {
         trace::detach(process)
     };
     match stop() {
-        Ok(()) => ProbeResult { held: true, detail: "a process was stopped and let go".to_owned() },
+        Ok(()) => {
+            ProbeResult { held: true, detail: "a process was stopped and continued".to_owned() }
+        }
         Err(errno) => ProbeResult {
             held: false,
-            detail: format!("a process of ours: {}", errno_names::errno(errno)),
+            detail: format!("a process of this user: {}", errno_names::errno(errno)),
         },
     }
 }
@@ -485,7 +493,7 @@ fn user_namespace(scene: &ProbeScene) -> ProbeResult {
     let seen = see(&enter, &mount);
     ProbeResult {
         held: seen == ProbeOutcome::Done,
-        detail: format!("a mount in a namespace of its own: {}", seen.words()),
+        detail: format!("a mount in a new namespace: {}", seen.words()),
     }
 }
 
@@ -494,7 +502,7 @@ fn network_namespace(_: &ProbeScene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::NetworkMode::None).map(drop));
     ProbeResult {
         held: seen == ProbeOutcome::Done,
-        detail: format!("a network of its own: {}", seen.words()),
+        detail: format!("a new network namespace: {}", seen.words()),
     }
 }
 
@@ -512,7 +520,7 @@ fn network_filter(_: &ProbeScene) -> ProbeResult {
     let seen = see(&own_user, &call);
     ProbeResult {
         held: seen == ProbeOutcome::Done,
-        detail: format!("calls to any address are taken: {}", seen.words()),
+        detail: format!("connections to every address are redirected: {}", seen.words()),
     }
 }
 

@@ -38,7 +38,7 @@ pub fn serve(plan: &Plan, uid: u32, socket: &OwnedFd) -> Result<i32, Refusal> {
             Ok(_) | Err(_) => return Err(Refusal::Usage("a message for the journal is too long")),
         };
         let record = ToolRecord::read(&buffer[..length])
-            .ok_or(Refusal::Usage("a message for the journal makes no sense"))?;
+            .ok_or(Refusal::Usage("a message for the journal is invalid"))?;
         let mut answer = String::from("{\"error\":");
         match journal.append(&Event::Record(&record)) {
             Ok(()) => answer.push_str("null"),

@@ -256,10 +256,7 @@ impl Run<'_> {
             Err(refusal) => Err(refusal),
         };
         if let Some(Err(error)) = temp.map(TempDir::remove) {
-            stderr::print_error(
-                &error.to_string(),
-                "remove it by hand when nothing uses it any more",
-            );
+            stderr::print_error(&error.to_string(), "remove it by hand when no process uses it");
         }
         result
     }
@@ -672,8 +669,10 @@ impl Supervision<'_> {
 fn close_session(session: Session, quiet: bool) {
     let id = session.id.clone();
     if session.close() && !quiet {
-        let text =
-            format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+        let text = format!(
+            "the changes are in session {id}: type `paddock diff {id}`, `paddock apply {id}` or \
+                 `paddock discard {id}`"
+        );
         stderr::print_line("paddock", &text);
     }
 }
@@ -723,10 +722,11 @@ fn announce_copy(whiteouts: &Whiteouts, chatty: bool) {
         return;
     }
     let text = if whiteouts.everywhere {
-        "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
+        "denied names stay hidden, even if the host creates them; a name that matches a pattern \
+            with * is hidden after the guard sees it"
     } else {
-        "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \
-         elsewhere once they are seen"
+        "denied names stay hidden in the root of the workspace and where they exist now, even if \
+            the host creates them; elsewhere a name is hidden after the guard sees it"
     };
     stderr::print_line("paddock", text);
 }
@@ -751,7 +751,8 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
     if plan.workspace.is_some() && plan.seccomp.is_none() {
         stderr::print_line(
             "paddock",
-            "warning: without seccomp directories of the workspace can not be renamed (EXDEV)",
+            "warning: without seccomp, the command cannot rename directories of the workspace \
+                (EXDEV)",
         );
     }
 }
@@ -767,7 +768,7 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult 
     {
         stderr::print_error(
             &refusal,
-            "`paddock why --exec COMMAND` says which rule it is, and where",
+            "type `paddock why --exec COMMAND` to see the rule and its line",
         );
         return RunResult {
             exit_code: EXIT_NOT_EXECUTABLE,
@@ -781,7 +782,7 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult 
     let (exit_code, hint) = match errno {
         Errno::NOENT if searched => (
             EXIT_NOT_FOUND,
-            "no directory of the command's PATH has it; check the name and the PATH that passes",
+            "no directory in the command's PATH has this program; check the name and the PATH",
         ),
         Errno::NOENT => (
             EXIT_NOT_FOUND,
@@ -789,12 +790,13 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult 
         ),
         Errno::ACCESS => (
             EXIT_NOT_EXECUTABLE,
-            "it is not executable, or the policy grants no execution there: `paddock why --op exec --path FILE`",
+            "the file is not executable, or the policy grants no execution: type `paddock why --op \
+                exec --path FILE`",
         ),
         Errno::TOOBIG => {
-            (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel takes")
+            (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel accepts")
         }
-        _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
+        _ => (EXIT_NOT_EXECUTABLE, "the kernel cannot execute this file"),
     };
     stderr::print_error(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
     RunResult {

@@ -32,17 +32,18 @@ const REFER_SINCE: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnreachedError {
-    #[error("{path}, where a fenced command could write, can not be located: {}", errno_text(*.source))]
+    #[error("cannot locate {path}, where a sandboxed command could write: {}", errno_text(*.source))]
     Locate { path: String, source: Errno },
     #[error(
-        "fenced commands could write everywhere (/), so nothing is left that another program may read"
+        "sandboxed commands could write everywhere (/), so no file is left that the credential \
+            program may read"
     )]
     Nothing,
-    #[error("the directories above what fenced commands could write can not be listed: {}", errno_text(*.0))]
+    #[error("cannot list the parents of directories that sandboxed commands could write: {}", errno_text(*.0))]
     List(Errno),
-    #[error("Landlock refuses a rule: {}", errno_text(*.0))]
+    #[error("Landlock rejects a rule: {}", errno_text(*.0))]
     AddRule(Errno),
-    #[error("{program} can not be executed: {}", errno_text(*.source))]
+    #[error("cannot execute {program}: {}", errno_text(*.source))]
     Execute { program: String, source: Errno },
 }
 
@@ -50,14 +51,17 @@ impl UnreachedError {
     pub fn hint(&self) -> &'static str {
         match self {
             UnreachedError::Locate { .. } | UnreachedError::List(_) => {
-                "make it accessible to you (chmod u+rx), or read the secret from env: or file:"
+                "make it accessible to you (chmod u+rx), or take the secret from env: or file:"
             }
             UnreachedError::Nothing => {
-                "grant commands less than the whole machine, or read the secret from env:"
+                "grant commands less than the whole machine, or take the secret from env:"
             }
-            UnreachedError::AddRule(_) => "`paddock doctor` tries every mechanism on this machine",
+            UnreachedError::AddRule(_) => {
+                "type `paddock doctor` to test every mechanism on this \
+                machine"
+            }
             UnreachedError::Execute { .. } => {
-                "keep it, and what it needs, where no fenced command can write"
+                "keep the program, and its files, where no sandboxed command can write"
             }
         }
     }

@@ -27,19 +27,20 @@ const MARKS_DIR: &[u8] = b"unfinished";
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnfinishedError {
-    #[error("{path}, where unfinished scans are noted, can not be used: {}", errno_text(*.source))]
+    #[error("cannot use {path}, which records unfinished scans: {}", errno_text(*.source))]
     Directory { path: String, source: Errno },
-    #[error("{path}, the note of an unfinished scan, can not be written: {}", errno_text(*.source))]
+    #[error("cannot write {path}, the record of an unfinished scan: {}", errno_text(*.source))]
     Write { path: String, source: Errno },
-    #[error("{path}, the note of an unfinished scan, can not be read: {}", errno_text(*.source))]
+    #[error("cannot read {path}, the record of an unfinished scan: {}", errno_text(*.source))]
     Read { path: String, source: Errno },
-    #[error("{path}, the note of an unfinished scan, is damaged or not of this version")]
+    #[error("{path}, the record of an unfinished scan, is damaged or has another version")]
     Damaged { path: String },
     #[error(
-        "an earlier run did not finish its last scan (session {session}), and it can not be finished now: {source}"
+        "an earlier run did not finish its last scan (session {session}), and Paddock cannot \
+            finish it now: {source}"
     )]
     Scan { session: String, source: GuardError },
-    #[error("an earlier run (session {session}) left {left}, which can not be taken away: {}", errno_text(*.source))]
+    #[error("an earlier run (session {session}) left {left}, and Paddock cannot remove it: {}", errno_text(*.source))]
     Left { session: String, left: AbsPath, source: Errno },
     #[error(transparent)]
     Guard(#[from] GuardError),
@@ -49,17 +50,19 @@ impl UnfinishedError {
     pub fn hint(&self) -> &'static str {
         match self {
             UnfinishedError::Directory { .. } | UnfinishedError::Write { .. } => {
-                "it lies in ~/.local/state/paddock, which must be yours and have room"
+                "~/.local/state/paddock must belong to you, and its disk must have free space"
             }
             UnfinishedError::Read { .. } | UnfinishedError::Damaged { .. } => {
-                "look through the workspace of that run for names that you did not make, then remove the note"
+                "check the workspace of that run for names that you did not create, then remove \
+                    the record"
             }
             UnfinishedError::Scan { .. } => {
-                "remove what is in the way, then `paddock doctor` finishes it; or look through the workspace yourself, and remove \
-                 the note of that session in ~/.local/state/paddock/unfinished"
+                "correct the cause, then type `paddock doctor` to finish the scan; or check the \
+                    workspace yourself, and remove the record of that session in \
+                    ~/.local/state/paddock/unfinished"
             }
             UnfinishedError::Left { .. } => {
-                "look at it, remove it by hand, then run `paddock doctor`"
+                "check it, remove it by hand, then type `paddock doctor`"
             }
             UnfinishedError::Guard(error) => error.hint(),
         }

@@ -17,7 +17,8 @@ pub fn decide(
     exec: &ExecRequest<'_>,
     chain: &[ChainFile],
 ) -> (ExecDecision, Option<usize>) {
-    const STRAYS_REASON: &str = "its interpreter opens it by a way that the command can change";
+    const STRAYS_REASON: &str =
+        "its interpreter opens it through a path that the command can change";
     let verdict = rules.judge(exec);
     if verdict.action != Action::Deny
         && trusted_dirs.is_some_and(|trusted_dirs| trusted_dirs.let_stray(chain, exec.cwd))
@@ -45,7 +46,7 @@ pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], St
             count => hash.update(&buffer[..count]),
         }
         if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            return Err("reading it takes too long".to_owned());
+            return Err("reading the file takes too long".to_owned());
         }
     }
 }

@@ -28,7 +28,7 @@ impl ExecReport {
         Some(match changed {
             None => format!("denied: {line} ({because})"),
             Some(what) => {
-                format!("killed: {line} ({what} changed after it was judged, before it ran)")
+                format!("killed: {line} ({what} changed after the check, before it ran)")
             }
         })
     }

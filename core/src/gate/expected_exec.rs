@@ -228,7 +228,11 @@ impl UnseenCall {
                     process: self.process,
                     ..UnseenCall::default()
                 };
-                NotJudged::Unseen { call: Box::new(call), why: "its caller can not be seen" }
+                NotJudged::Unseen {
+                    call: Box::new(call),
+                    why: "the calling process cannot be \
+                    examined",
+                }
             }
             errno => NotJudged::Fails(errno),
         }

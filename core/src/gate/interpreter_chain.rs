@@ -113,7 +113,7 @@ pub fn follow(
         let program = match known.programs.get(&link.state) {
             Some(program) => program.clone(),
             None => {
-                let content = link.content().map_err(|_| unseen("it can not be read"))?;
+                let content = link.content().map_err(|_| unseen("the file cannot be read"))?;
                 let program = ProgramFormat::of(&content)?;
                 known.remember(&link, &program);
                 program
@@ -135,7 +135,7 @@ pub fn follow(
                 (named, argument) = (interpreter, told);
             }
             ProgramFormat::Cut => {
-                return Err(unseen("its first line is longer than the kernel reads"));
+                return Err(unseen("its first line is longer than the kernel accepts"));
             }
             ProgramFormat::Binary { loader: Some(named) } => {
                 let settled = link.is_settled(trusted_dirs);
@@ -164,19 +164,15 @@ pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> ChainError {
     move |errno| match errno {
         Errno::LOOP => ChainError::Unseen {
             named: path.to_vec(),
-            why: "the way to it leads through a descriptor, or in a circle",
+            why: "its path leads through a descriptor, or in a loop",
         },
         // In the sandbox's own /proc the supervisor has no pid, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
-            ChainError::Unseen {
-                named: path.to_vec(),
-                why: "the way to it leads through a descriptor",
-            }
+            ChainError::Unseen { named: path.to_vec(), why: "its path leads through a descriptor" }
         }
-        Errno::STALE => ChainError::Unseen {
-            named: path.to_vec(),
-            why: "the directory it begins in has no path",
-        },
+        Errno::STALE => {
+            ChainError::Unseen { named: path.to_vec(), why: "its working directory has no path" }
+        }
         errno => ChainError::Fails(errno),
     }
 }
@@ -228,15 +224,13 @@ impl KnownPrograms {
             .and_then(ProgramFormat::of)
             .is_ok_and(|program| program == ProgramFormat::Library || link.is_called_loader());
         let flaw = if !named.starts_with(b"/") {
-            Some("its loader has no whole path")
+            Some("the path of its loader is not absolute")
         } else if !is_one {
-            Some("what it names as its loader is none")
+            Some("its loader is not a program")
         } else if trusted_dirs
             .is_some_and(|trusted_dirs| !trusted_dirs.load_surely(named, &link.real))
         {
-            Some(
-                "its loader lies where the command can write, or is reached by a way that it can change",
-            )
+            Some("the command can write its loader, or change the path to it")
         } else {
             None
         };

@@ -344,15 +344,16 @@ impl ExecGate {
             Cause::NotGranted => (
                 None,
                 Some(
-                    "it does not lie in a granted place: the command could have made it".to_owned(),
+                    "no grant in exec_globs covers it, so the command could have created it"
+                        .to_owned(),
                 ),
             ),
             Cause::Unseen(why) => (None, Some((*why).to_owned())),
             Cause::Late => {
-                (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms)))
+                (None, Some(format!("the check took more than {} ms", self.plan.timeout_ms)))
             }
             Cause::Error { rule, why } => {
-                (Some(*rule), Some(format!("it can not be judged: {why}")))
+                (Some(*rule), Some(format!("the program cannot be checked: {why}")))
             }
         };
         DecisionReason { rule, reason, by: None, asked_ms: None }
@@ -407,10 +408,13 @@ impl ExecGate {
             Err(_) if !listener.still_waits(&call) => {} // the process was killed
             Err(_) => {
                 let why = match expected_exec::is_traced(call.thread) {
-                    false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
+                    false => {
+                        "the kernel denies access to the process (check \
+                        kernel.yama.ptrace_scope)"
+                    }
                     true => "another program traces it",
                 };
-                let reason = Some(format!("what runs could not be checked: {why}"));
+                let reason = Some(format!("the started program could not be checked: {why}"));
                 admitted.expected.complete(call.thread);
                 self.deny(
                     listener,
@@ -451,7 +455,7 @@ impl ExecGate {
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
-                let reason = Some(format!("nobody could be asked: {why}"));
+                let reason = Some(format!("no approver is available: {why}"));
                 self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
             }
         }
@@ -498,7 +502,7 @@ impl ExecGate {
             self.answered(listener, id, answer, by);
         }
         if questions.is_approver_gone() {
-            self.dismiss(listener, |_| true, "whoever was asked is gone", questions);
+            self.dismiss(listener, |_| true, "the approver has ended", questions);
         }
         let now = Instant::now();
         let gone: Vec<u64> = self
@@ -509,7 +513,7 @@ impl ExecGate {
             .collect();
         gone.iter().for_each(|id| questions.withdraw(*id));
         self.pending.retain(|pending| !gone.contains(&pending.id));
-        let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
+        let late = format!("no answer within {} s", self.plan.ask_timeout_s);
         for pending in
             self.pending.iter_mut().filter(|pending| pending.deadline <= now && !pending.withdrawn)
         {

@@ -90,22 +90,23 @@ pub enum Cause {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RuleError {
-    #[error("the rule \"{0}\" has a wrong expression: {1}")]
+    #[error("the rule \"{0}\" has an invalid expression: {1}")]
     Regex(Text, String),
     #[error("the expressions of all rules together are too large")]
     Expressions,
-    #[error("the rule \"{0}\" has a wrong pattern: {1}")]
+    #[error("the rule \"{0}\" has an invalid pattern: {1}")]
     Glob(Text, #[source] NamePatternsError),
-    #[error("the rule \"{0}\" has no SHA-256 where one should be")]
+    #[error("the rule \"{0}\" has an invalid SHA-256")]
     Digest(Text),
-    #[error("the rule \"{0}\" has no host where one should be")]
+    #[error("the rule \"{0}\" has an invalid host")]
     Host(Text),
-    #[error("the rule \"{0}\" has no user number where one should be")]
+    #[error("the rule \"{0}\" has an invalid user id")]
     Uid(Text),
-    #[error("exec rules can not be held where the command may make namespaces of its own")]
+    #[error("exec rules cannot be enforced if the command may create namespaces")]
     Namespaces,
     #[error(
-        "exec rules can not be held where the command may write to {0}: it could change programs after they were judged"
+        "exec rules cannot be enforced if the command may write to {0}: it could change programs \
+            after the check"
     )]
     Proc(AbsPath),
 }
@@ -560,7 +561,7 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
     }
 
     fn parent(&self) -> Result<ParentProcess<'b>, String> {
-        self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
+        self.exec.parent.ok_or_else(|| "the parent is unknown".to_owned())
     }
 
     /// All names of the files: as named, absolute by text, and resolved.

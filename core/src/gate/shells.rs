@@ -7,7 +7,7 @@ use super::expected_exec::ExpectedExec;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 
-pub const REAL_SHELL_REASON: &str = "a real shell is started by the one that lies over it alone";
+pub const REAL_SHELL_REASON: &str = "only the intercepted shell may start the real shell";
 const MAX_STARTED_SHELLS: usize = 1024;
 
 pub struct InterceptedShells {

@@ -36,7 +36,7 @@ pub fn difference(
     match compared {
         Ok(()) => None,
         Err(Difference::In(what)) => Some(what),
-        Err(Difference::Unseen) => Some("what can not be looked at"),
+        Err(Difference::Unseen) => Some("a file that cannot be examined"),
     }
 }
 

@@ -41,11 +41,11 @@ const _: () = assert!(MAX_BODY_BYTES + MAX_PREFIX_BYTES + 2 <= MAX_LINE_BYTES);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    #[error("the journal directory {dir} can not be created: {source}")]
+    #[error("cannot create the journal directory {dir}: {source}")]
     Create { dir: AbsPath, source: Errno },
-    #[error("the journal directory {dir} can not be opened: {source}")]
+    #[error("cannot open the journal directory {dir}: {source}")]
     OpenDir { dir: AbsPath, source: Errno },
-    #[error("the journal {dir}/{name} can not be opened: {source}")]
+    #[error("cannot open the journal {dir}/{name}: {source}")]
     Open { dir: AbsPath, name: String, source: Errno },
     #[error("the journal {path} belongs to uid {owner}, not to you")]
     Owner { path: String, owner: u32 },
@@ -55,17 +55,20 @@ pub enum JournalError {
     WrongType { path: String, needed: &'static str },
     #[error("the journal {path} has {links} names (hard links)")]
     Linked { path: String, links: u64 },
-    #[error("the journal {path} can not be locked: {source}")]
+    #[error("cannot lock the journal {path}: {source}")]
     Lock { path: String, source: Errno },
-    #[error("the journal {path} can not be read: {source}")]
+    #[error("cannot read the journal {path}: {source}")]
     Read { path: String, source: Errno },
-    #[error("the journal {path} can not be written: {source}")]
+    #[error("cannot write the journal {path}: {source}")]
     Write { path: String, source: Errno },
-    #[error("{path} does not say where the journal stands")]
+    #[error("{path} does not record the end of the journal")]
     Head { path: String },
     #[error("the journal {path} ends with lines that do not continue its chain")]
     Foreign { path: String },
-    #[error("{path} is missing or empty, but there are events: where the chain ended is lost")]
+    #[error(
+        "{path} is missing or empty, but the journal has events: the end of the chain is \
+        unknown"
+    )]
     Headless { path: String },
 }
 
@@ -73,18 +76,22 @@ impl JournalError {
     pub fn hint(&self) -> &'static str {
         match self {
             JournalError::Create { .. } | JournalError::OpenDir { .. } => {
-                "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
+                "give your own directory with --audit-log DIR, or run without a journal: --off \
+                    audit"
             }
             JournalError::Write { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. } => {
-                "the disk is full, or a limit is in the way: make room, or choose another place with --audit-log DIR"
+                "the disk is full, or a limit is reached: free some space, or give another \
+                    directory with --audit-log DIR"
             }
             JournalError::Head { .. }
             | JournalError::Headless { .. }
             | JournalError::Foreign { .. } => {
-                "look at it with `paddock audit verify`, then move the journal directory aside to start a new chain"
+                "type `paddock audit verify` to see what is wrong, then move the journal directory \
+                    away to start a new chain"
             }
             _ => {
-                "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR"
+                "only you may have access to the journal: correct owner and mode, or give another \
+                    directory with --audit-log DIR"
             }
         }
     }
@@ -101,7 +108,7 @@ impl JournalError {
             JournalError::Owner { .. }
             | JournalError::WrongMode { .. }
             | JournalError::WrongType { .. }
-            | JournalError::Linked { .. } => "it was not the user's alone".to_owned(),
+            | JournalError::Linked { .. } => "other users could access it".to_owned(),
             JournalError::Head { .. }
             | JournalError::Foreign { .. }
             | JournalError::Headless { .. } => "its chain could not be continued".to_owned(),
@@ -512,7 +519,7 @@ fn check_dir(
     let actual = stat.st_mode & 0o777;
     let (good, needed) = match requested.file {
         None => (actual == 0o700, "0700"),
-        Some(_) => (actual & 0o022 == 0, "writable by nobody else"),
+        Some(_) => (actual & 0o022 == 0, "writable by you only"),
     };
     if good {
         Ok(())

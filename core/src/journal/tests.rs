@@ -311,11 +311,11 @@ fn a_changed_mode_does_not_stop_the_loss_report() {
 #[test]
 fn a_head_stores_losses_and_refuses_other_text() {
     let first = format!("7 {FIRST_HASH} my\nrun.jsonl 900\n");
-    let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 it was not the user's alone\n\0\0");
+    let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 other users could access it\n\0\0");
     let head = JournalHead::parse(stored.as_bytes()).unwrap();
     let known: Vec<_> =
         head.losses.iter().map(|loss| (&*loss.session, loss.count, &*loss.reason)).collect();
-    assert_eq!(known, [("00ff", 3, "ENOSPC"), ("ab", 1, "it was not the user's alone")]);
+    assert_eq!(known, [("00ff", 3, "ENOSPC"), ("ab", 1, "other users could access it")]);
     assert_eq!(head.file.to_bytes(), b"my\nrun.jsonl");
     assert_eq!(JournalHead::parse(&head.text()).unwrap(), head);
     for odd in ["x 3 ENOSPC\n", "00 ENOSPC\n", "00 3\n", "00 -1 x\n", "00 3 ENOSPC", "\"00 3 x\n"] {

@@ -65,21 +65,19 @@ impl From<ActiveLimit> for ExceededLimit {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitsError {
-    #[error("a limit of 0 {} lets nothing run", .0.name())]
+    #[error("with a limit of 0 {} no command can run", .0.name())]
     Zero(Limit),
-    #[error("a limit of {1} {name} is more than can be counted", name = .0.name())]
+    #[error("a limit of {1} {name} is too large", name = .0.name())]
     TooLarge(Limit, u64),
     #[error(
         "the command could lift its own limits: {0} is a cgroup tree, and is granted for writing"
     )]
     Liftable(AbsPath),
-    #[error("the command can not be put into its cgroup: {0}")]
+    #[error("cannot move the command into its cgroup: {0}")]
     Admit(#[source] Errno),
-    #[error("the command can not be made the first choice of the out-of-memory killer: {0}")]
+    #[error("cannot make the command the first choice of the out-of-memory killer: {0}")]
     OomScore(#[source] Errno),
-    #[error(
-        "the kernel does not tell the children of a process, without which nobody can watch limits: {0}"
-    )]
+    #[error("the kernel does not list the children of a process, which limits need: {0}")]
     Watch(#[source] Errno),
 }
 
@@ -98,17 +96,19 @@ impl LimitsError {
     pub fn hint(&self) -> &'static str {
         match self {
             LimitsError::Zero(_) | LimitsError::TooLarge(..) => {
-                "give the limit a useful value, or leave it out"
+                "give the limit a useful value, or remove it"
             }
             LimitsError::Liftable(_) => {
-                "start again; if it was mounted while paddock started, that is all it takes"
+                "start the run again; if the tree was mounted while paddock started, the next \
+                    start works"
             }
             LimitsError::Admit(_) => {
-                "somebody changed the cgroup meanwhile: try again, or leave the limits out"
+                "another program changed the cgroup: start the run again, or remove the limits"
             }
-            LimitsError::OomScore(_) => "/proc has to be mounted",
+            LimitsError::OomScore(_) => "mount /proc",
             LimitsError::Watch(_) => {
-                "a kernel with CONFIG_PROC_CHILDREN, user namespaces or a delegated cgroup can hold these limits"
+                "these limits need a kernel with CONFIG_PROC_CHILDREN, user namespaces or a \
+                    delegated cgroup"
             }
         }
     }

@@ -16,15 +16,16 @@ pub enum NetworkError {
     Http(#[from] HttpHelperError),
     #[error(transparent)]
     Publish(#[from] PublishError),
-    #[error("the relay can not be kept from what it does not need: {0}")]
+    #[error("cannot restrict the relay: {0}")]
     Relay(Errno),
-    #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
+    #[error("cannot open a loopback port for the proxy of the run: {0}")]
     LoopbackProxy(Errno),
     #[error(
-        "sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}"
+        "cannot duplicate the command's sockets (pidfd_getfd), which network rules need in the \
+            landlock tier: {0}"
     )]
     SupervisedConnect(Errno),
-    #[error("the kernel gives no random numbers: {0}")]
+    #[error("cannot read random numbers from the kernel: {0}")]
     Random(Errno),
 }
 
@@ -39,10 +40,12 @@ impl NetworkError {
             NetworkError::Http(error) => error.hint(),
             NetworkError::Publish(error) => error.hint(),
             NetworkError::SupervisedConnect(_) => {
-                "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
+                "the filter of a container may deny it: start the container with --security-opt \
+                    seccomp=unconfined, or leave the network open (network.mode = \"host\") and \
+                    grant no sockets"
             }
             NetworkError::Relay(_) | NetworkError::LoopbackProxy(_) | NetworkError::Random(_) => {
-                "`paddock doctor` tries every mechanism on this machine"
+                "type `paddock doctor` to test every mechanism on this machine"
             }
         })
     }

@@ -43,26 +43,28 @@ const DNS_ADDRESSES: [SocketAddr; 2] = [
 const LISTEN_BACKLOG: i32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the command can not be given a network of its own: {what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
+#[error("cannot create the network of the command: {what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
 pub struct NamespaceError {
     what: &'static str,
     pub errno: Errno,
 }
 
-const NO_NAMESPACE: &str = "no network namespace can be made";
-const NO_SOCKETS: &str = "its sockets can not be made";
-const NO_RULES: &str = "connections can not be turned (nf_tables, tproxy)";
+const NO_NAMESPACE: &str = "cannot create a network namespace";
+const NO_SOCKETS: &str = "cannot create its sockets";
+const NO_RULES: &str = "cannot redirect connections (nf_tables, tproxy)";
 
 impl NamespaceError {
     pub fn hint(&self) -> &'static str {
         match self.what {
             NO_NAMESPACE => {
-                "`sysctl user.max_net_namespaces` says how many there may be; a container's filter may refuse them"
+                "type `sysctl user.max_net_namespaces` to see the limit; the filter of a container \
+                    may deny them"
             }
             NO_RULES => {
-                "the kernel needs nf_tables and nft_tproxy: `modprobe nft_tproxy`, as root, loads them; --block-net runs without"
+                "the kernel needs nf_tables and nft_tproxy: type `modprobe nft_tproxy` as root to \
+                    load them, or run with --block-net"
             }
-            _ => "`paddock doctor` tries every mechanism on this machine",
+            _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
 }
@@ -95,7 +97,7 @@ pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
             OFlags::RDONLY | OFlags::CLOEXEC,
             Permissions::empty(),
         );
-        sockets_for_relay.push(own.map_err(failed_step("it can not be opened"))?);
+        sockets_for_relay.push(own.map_err(failed_step("cannot open it"))?);
     }
     Ok(sockets_for_relay)
 }
@@ -123,11 +125,11 @@ pub fn bring_loopback_up() -> Result<()> {
 
 /// In the order of the requests in `route_everything_to_loopback`.
 const ROUTE_STEPS: [&str; 5] = [
-    "the loopback device can not be brought up",
-    "an IPv4 address can not be set",
-    "IPv4 can not be routed",
-    "an IPv6 address can not be set",
-    "IPv6 can not be routed",
+    "cannot bring up the loopback device",
+    "cannot set an IPv4 address",
+    "cannot set an IPv4 route",
+    "cannot set an IPv6 address",
+    "cannot set an IPv6 route",
 ];
 
 /// rtnetlink(7). ip link set lo up; ip address add OWN dev lo; ip route add local default dev lo
@@ -419,7 +421,7 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
             .take(families)
         {
             let local = socket(SocketAddr::new(address, *port), SocketType::STREAM, false);
-            sockets.push(local.map_err(failed_step("the local ports can not be taken"))?);
+            sockets.push(local.map_err(failed_step("cannot listen on the local ports"))?);
         }
     }
     // For finding the owner of a connection. It also marks the end of these sockets

@@ -90,7 +90,7 @@ impl Container {
             return wrong("a tier without namespaces");
         }
         if plan.temp.is_some() || plan.workspace.is_some() {
-            return wrong("a place of the host to work on");
+            return wrong("a workspace on the host");
         }
         if let Some(files) = &plan.files {
             let names = files.deny.len()
@@ -99,22 +99,22 @@ impl Container {
                 + files.opened.len()
                 + files.flagged.len();
             if names + files.closed.len() + files.unwritable.len() > 0 || plan.landlock.is_none() {
-                return wrong("files that no rule inside can hold");
+                return wrong("file rules that a container cannot enforce");
             }
         }
         if !self.uid_map.iter().chain(&self.gid_map).all(IdRange::is_valid) {
-            return wrong("an empty or endless range of numbers");
+            return wrong("an empty or too large range of ids");
         }
         let has = |map: &[IdRange], id| map.iter().any(|range| range.has_inside(id));
         if !has(&self.uid_map, self.uid) || !has(&self.gid_map, self.gid) {
-            return wrong("a user or group without a number outside");
+            return wrong("a user or group without an id on the host");
         }
         let rooted = has(&self.uid_map, 0) && has(&self.gid_map, 0);
         if !rooted && !self.maps_caller(plan.user.uid) {
             return wrong("neither its owner nor a root");
         }
         if self.loopback && self.netns.is_some() {
-            return wrong("a loopback device in somebody else's network namespace");
+            return wrong("a loopback device in an existing network namespace");
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl GatePlan {
     /// The gate checks the values when it compiles them.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.on_error == Action::Allow {
-            return Err(PlanError::Gate("leave for what can not be judged"));
+            return Err(PlanError::Gate("permission for programs that cannot be checked"));
         }
         if self.timeout_ms == 0 || self.ask_timeout_s == 0 {
             return Err(PlanError::Gate("no time to answer"));

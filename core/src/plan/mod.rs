@@ -247,45 +247,43 @@ pub enum PlanError {
     NotSealed,
     #[error("the plan has {0} bytes, more than {most} MiB", most = MAX_PLAN_BYTES >> 20)]
     TooLong(u64),
-    #[error("the plan can not be read: {0}")]
+    #[error("cannot read the plan: {0}")]
     Read(#[source] Errno),
     #[error("the plan is not valid: {0}")]
     Json(#[source] CanonicalError),
-    #[error("the plan has version {0}; this core carries out version {VERSION}")]
+    #[error("the plan has version {0}; this paddock-core needs version {VERSION}")]
     Version(u32),
     #[error("the plan was compiled for uid {planned}, but uid {actual} runs it")]
     User { planned: u32, actual: u32 },
-    #[error("real and effective user differ: a set-uid program can not carry out a plan")]
+    #[error("real and effective user differ: a set-uid program cannot run a plan")]
     SetUid,
     #[error(
         "the grant of {path} ({from}) names the access \"{access}\", which the plan does not define"
     )]
     UnknownAccess { path: AbsPath, access: Text, from: Text },
-    #[error("the access \"{name}\" holds rights the plan does not handle: {rights}")]
+    #[error("the access \"{name}\" has rights that the plan does not handle: {rights}")]
     UnhandledRight { name: Text, rights: String },
-    #[error("the access \"{0}\" holds no right")]
+    #[error("the access \"{0}\" has no right")]
     EmptyAccess(Text),
     #[error("the plan handles no file right")]
     NothingHandled,
     #[error("the plan handles rights or scopes that Landlock ABI {0} does not have")]
     BeyondAbi(i32),
-    #[error("the system call list refuses {0}, without which no command can be started")]
+    #[error("the system call list denies {0}, which every command needs to start")]
     ExecImpossible(&'static str),
     #[error("no_new_privs is off, but Landlock and seccomp need it for an ordinary user")]
     NeedsNoNewPrivs,
     #[error("the journal file name \"{0}\" is not a plain file name")]
     JournalFile(Text),
-    #[error("the environment sets a variable with the impossible name \"{0}\"")]
+    #[error("the environment sets a variable with the invalid name \"{0}\"")]
     VariableName(Text),
-    #[error(
-        "the plan is of the {0} tier, but has a part that the tier does not, or lacks one it needs: {1}"
-    )]
+    #[error("the plan is for the {0} tier, and has a part too many or too few for this tier: {1}")]
     Tier(&'static str, &'static str),
-    #[error("the session to resume, \"{0}\", is no session's name")]
+    #[error("the session to resume, \"{0}\", is not the id of a session")]
     Session(Text),
-    #[error("the copy-on-write workspace {0} is no writable grant")]
+    #[error("the copy-on-write workspace {0} is not a writable grant")]
     Workspace(AbsPath),
-    #[error("the plan is of a container with {0}")]
+    #[error("the plan is for a container with {0}")]
     Container(&'static str),
     #[error("the plan has exec rules with {0}")]
     Gate(&'static str),
@@ -295,7 +293,7 @@ pub enum PlanError {
     Shell(&'static str),
     #[error("the plan for shells is not valid: {0}")]
     ShellPlan(Box<PlanError>),
-    #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
+    #[error("the environment uses <tmp>, but the plan has no private temporary directory")]
     TokenWithoutTemp,
 }
 
@@ -311,7 +309,7 @@ impl PlanError {
             PlanError::NeedsNoNewPrivs => {
                 "leave no-new-privs on, or turn landlock and seccomp off as well"
             }
-            PlanError::ExecImpossible(_) => "let the system calls execve and exit_group pass",
+            PlanError::ExecImpossible(_) => "allow the system calls execve and exit_group",
             _ => {
                 "the plan comes from `paddock`; use a paddock and a paddock-core of the same release"
             }

@@ -156,7 +156,7 @@ impl Network {
     /// Checks that the other parts of the plan allow this network.
     pub fn check_in(&self, plan: &Plan) -> Result<(), PlanError> {
         if plan.container.is_some() {
-            return Err(PlanError::Container("a network beside its own"));
+            return Err(PlanError::Container("a second network"));
         }
         match plan.tier {
             Tier::Full if plan.namespaces.is_none() || plan.files.is_none() => {
@@ -207,7 +207,7 @@ impl Network {
             || !self.local_ports.is_empty()
             || self.http.is_some();
         if self.mode == NetworkMode::None && open {
-            return Err(PlanError::Network("something to reach in a network of nobody"));
+            return Err(PlanError::Network("hosts or ports although mode is \"none\""));
         }
         Ok(())
     }

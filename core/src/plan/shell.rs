@@ -45,7 +45,7 @@ impl OnFailure {
 impl Shell {
     pub fn check_in(&self, whole: &Plan) -> Result<(), PlanError> {
         if whole.tier != Tier::Full || whole.container.is_some() {
-            return Err(PlanError::Shell("no namespaces to put something over them"));
+            return Err(PlanError::Shell("no namespaces, which intercepted shells need"));
         }
         Shell::read(&self.plan, whole.user.uid).map(drop)
     }
@@ -66,7 +66,7 @@ impl Shell {
                 Err(PlanError::Shell("namespaces of their own"))
             }
             () if supervised || connected => {
-                Err(PlanError::Shell("something that a supervisor would have to hold"))
+                Err(PlanError::Shell("a part that needs a supervisor"))
             }
             () if plan.landlock.is_none() || plan.seccomp.is_none() => {
                 Err(PlanError::Shell("a layer missing"))

@@ -38,25 +38,25 @@ const MOUNT_POINTS: [&CStr; 2] = [c"dev", c"proc"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerError {
-    #[error("the root directory {path} can not be opened: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot open the root directory {path}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Rootdir { path: AbsPath, source: Errno },
     #[error("the root directory {0} is the host's own")]
     HostRoot(AbsPath),
     #[error("the root directory {path} has no directory /{}", .name.to_string_lossy())]
     MountPoint { path: AbsPath, name: CString },
     #[error(
-        "the journal {journal} lies in the root directory {path}, where the command could change it"
+        "the journal {journal} is in the root directory {path}, where the command could change it"
     )]
     Journal { journal: AbsPath, path: AbsPath },
-    #[error("{path} is not there, in the container ({from})")]
+    #[error("{path} does not exist in the container ({from})")]
     Missing { path: AbsPath, from: Text },
-    #[error("{path} can not be opened in the container: {} ({from})", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot open {path} in the container: {} ({from})", crate::kernel::errno_names::errno_text(*.source))]
     Inside { path: AbsPath, from: Text, source: Errno },
-    #[error("the network namespace {path} can not be joined: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot join the network namespace {path}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Netns { path: AbsPath, source: Errno },
-    #[error("the control group {path} can not be entered: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot enter the control group {path}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Cgroup { path: AbsPath, source: Errno },
-    #[error("{0} is no directory of a control group file system")]
+    #[error("{0} is not a directory of a control group file system")]
     NoCgroup(AbsPath),
     #[error(transparent)]
     Limits(#[from] LimitsError),
@@ -74,36 +74,42 @@ impl ContainerError {
     pub fn hint(&self) -> &'static str {
         match self {
             ContainerError::Rootdir { .. } => {
-                "name a directory that exists, by its real name, without symlinks on the way"
+                "give an existing directory by its real path, without symlinks"
             }
             ContainerError::HostRoot(_) => {
-                "a container needs a root directory of its own; `paddock run` works on the host's"
+                "give the container its own root directory, or use `paddock run` for the host's"
             }
-            ContainerError::MountPoint { .. } => "make it: an empty directory is enough",
-            ContainerError::Journal { .. } => "put the journal elsewhere: --audit-log DIR",
+            ContainerError::MountPoint { .. } => "create it: an empty directory is enough",
+            ContainerError::Journal { .. } => {
+                "put the journal in another directory: --audit-log DIR"
+            }
             ContainerError::Missing { .. } => {
-                "paths of grants and masks are those inside; mark a grant optional with a trailing \"?\""
+                "grants and masks use paths in the container; mark a grant optional with a \
+                    trailing \"?\""
             }
             ContainerError::Inside { source: Errno::LOOP, .. } => {
-                "a symlink is on the way, where a command could have put it: write the path it leads to"
+                "the path contains a symlink that a command could have created: write the path \
+                    that it leads to"
             }
             ContainerError::Netns { source: Errno::NOENT, .. } => {
-                "`ip netns list` shows the names; `ip netns add` makes one"
+                "type `ip netns list` to see the names, or `ip netns add NAME` to create one"
             }
-            ContainerError::Netns { .. } => "joining a network namespace needs root",
+            ContainerError::Netns { .. } => "run paddock as root to join a network namespace",
             ContainerError::Cgroup { source: Errno::NOENT, .. } => {
-                "make the control group first, with mkdir"
+                "create the control group first, with mkdir"
             }
             ContainerError::Cgroup { .. } => {
-                "this needs root, or a control group that was delegated to you"
+                "run paddock as root, or give a control group that is delegated to you"
             }
-            ContainerError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
+            ContainerError::NoCgroup(_) => "give a directory below /sys/fs/cgroup",
             ContainerError::Limits(error) => error.hint(),
             ContainerError::Identity(error) => error.hint(),
             ContainerError::Network(error) => error.hint(),
             ContainerError::Inside { .. }
             | ContainerError::Step { .. }
-            | ContainerError::Root(_) => "`paddock doctor` tries every mechanism on this machine",
+            | ContainerError::Root(_) => {
+                "type `paddock doctor` to test every mechanism on this machine"
+            }
         }
     }
 }
@@ -151,7 +157,7 @@ impl<'p> ContainerSandbox<'p> {
         // The root of the container may not reach this directory, so the host's root opens it.
         let tree = if self.plan.user.uid == 0 {
             let copied = mount::clone_tree(&self.rootdir, NO_SUID_NO_DEV);
-            Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
+            Some(copied.map_err(step("cannot copy the mount of the root directory"))?)
         } else {
             None
         };
@@ -357,13 +363,12 @@ impl ContainerRoot<'_, '_> {
         if !container.maps_caller(self.jail.plan.user.uid) {
             // The caller's user is not mapped inside: files that it makes would have no owner.
             capabilities::become_group_and_user(0, 0)
-                .map_err(step("the root of the container can not be taken on"))?;
-            init::follow_supervisor(channel)
-                .map_err(step("init can not be tied to its supervisor"))?;
+                .map_err(step("cannot change to the root directory of the container"))?;
+            init::follow_supervisor(channel).map_err(step("cannot tie init to its supervisor"))?;
         }
         // After the control groups were entered: they become the root of what the container sees.
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
-            .map_err(step("no cgroup namespace can be made"))?;
+            .map_err(step("cannot create a cgroup namespace"))?;
         if container.loopback {
             namespace::bring_loopback_up()?;
         }
@@ -373,7 +378,7 @@ impl ContainerRoot<'_, '_> {
         let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         self.pin_ways_to_masks(root)?;
-        let masks = MaskSources::open(root).map_err(step("the masks can not be opened"))?;
+        let masks = MaskSources::open(root).map_err(step("cannot open the masks"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
                 Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}

@@ -107,19 +107,20 @@ impl EnterStep {
 
     fn what(self) -> &'static str {
         match self {
-            EnterStep::FollowParent => "the command can not be tied to its supervisor",
-            EnterStep::Limits => "the command can not be put under its limits",
+            EnterStep::FollowParent => "cannot tie the command to its supervisor",
+            EnterStep::Limits => "cannot apply the limits to the command",
             EnterStep::Privileges => {
-                "the user, the groups or the capabilities of the namespace can not be given up"
+                "cannot drop the user, the groups or the capabilities of the namespace"
             }
-            EnterStep::NoNewPrivs => "no_new_privs can not be set",
-            EnterStep::Rlimit => "a resource limit can not be set",
-            EnterStep::Landlock => "the Landlock rules can not be enforced",
-            EnterStep::Workdir => "the working directory can not be entered",
-            EnterStep::Descriptors => "open descriptors can not be kept from the command",
-            EnterStep::Seccomp => "the system call filter can not be installed",
+            EnterStep::NoNewPrivs => "cannot set no_new_privs",
+            EnterStep::Rlimit => "cannot set a resource limit",
+            EnterStep::Landlock => "cannot enforce the Landlock rules",
+            EnterStep::Workdir => "cannot enter the working directory",
+            EnterStep::Descriptors => "cannot close open descriptors for the command",
+            EnterStep::Seccomp => "cannot install the system call filter",
             EnterStep::Listener => {
-                "the supervisor can not answer for system calls, as exec rules and copies of the workspace need it"
+                "the supervisor cannot intercept system calls, which exec rules and copies of the \
+                    workspace need"
             }
             EnterStep::Confirm => {
                 "the kernel does not confirm no_new_privs and the system call filter"
@@ -130,12 +131,13 @@ impl EnterStep {
     pub fn hint(self) -> &'static str {
         match self {
             EnterStep::Listener => {
-                "the kernel lets one program do so: run this outside of the other sandbox"
+                "the kernel allows this for one program only: run this command outside the other \
+                    sandbox"
             }
             EnterStep::Workdir => {
-                "the directory was removed, or you may not enter it: start from another one"
+                "the directory was removed, or you may not enter it: start in another directory"
             }
-            _ => "`paddock doctor` tries every mechanism on this machine",
+            _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum SandboxError {
     Usage(&'static str),
     #[error(transparent)]
     Files(#[from] GrantError),
-    #[error("the system call filter can not be built: {0}")]
+    #[error("cannot build the system call filter: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
     Temp(#[from] TempError),
@@ -43,7 +43,7 @@ pub enum SandboxError {
     Network(#[from] NetworkError),
     #[error(transparent)]
     Journal(#[from] JournalError),
-    #[error("the kernel does not tell which unix sockets there are (sock_diag): {0}")]
+    #[error("the kernel does not list the unix sockets (sock_diag): {0}")]
     Services(Errno),
 }
 
@@ -74,7 +74,7 @@ impl SandboxError {
             SandboxError::Unfinished(error) => error.hint(),
             SandboxError::Journal(error) => error.hint(),
             SandboxError::Services(_) => {
-                "load the kernel's module unix_diag, or run with --tier landlock"
+                "type `modprobe unix_diag` as root, or run with --tier landlock"
             }
         })
     }

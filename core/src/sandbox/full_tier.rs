@@ -264,7 +264,7 @@ pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
     Text::from_bytes(path)
         .and_then(AbsPath::new)
-        .map_err(|_| SandboxError::Usage("the sessions directory is no path"))
+        .map_err(|_| SandboxError::Usage("the sessions directory is not a path"))
 }
 
 /// Searches the grants for denied and protected names, returns their covers, and starts the guard.
@@ -354,7 +354,7 @@ fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
         let path = cover.path.as_bytes();
         let end = path[..MAX_PATH_BYTES].iter().rposition(|byte| *byte == b'/').unwrap_or_default();
         let above = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new);
-        let above = above.map_err(|_| SandboxError::Usage("a path that was found is none"))?;
+        let above = above.map_err(|_| SandboxError::Usage("the scan found an invalid path"))?;
         if covers.iter().any(|other| other.path == above && other.kind == CoverKind::Mask) {
             continue;
         }

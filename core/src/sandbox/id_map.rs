@@ -17,11 +17,11 @@ use crate::plan::{Container, IdRange};
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdMapError {
-    #[error("the {kind} of the container can not be written: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot write the {kind} of the container: {}", crate::kernel::errno_names::errno_text(*.source))]
     Write { kind: &'static str, source: Errno },
-    #[error("{program} can not be started: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot start {program}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Start { program: AbsPath, source: Errno },
-    #[error("{program} does not map the numbers of the container (status {status})")]
+    #[error("{program} cannot map the ids of the container (status {status})")]
     Mapper { program: AbsPath, status: i32 },
 }
 
@@ -29,7 +29,7 @@ impl IdMapError {
     pub fn hint(&self) -> &'static str {
         match self {
             IdMapError::Write { .. } => {
-                "`paddock doctor` shows whether user namespaces can be had here"
+                "type `paddock doctor` to see whether this machine allows user namespaces"
             }
             IdMapError::Start { .. } | IdMapError::Mapper { .. } => {
                 "check your lines in /etc/subuid and /etc/subgid, and that newuidmap and newgidmap may change ids"

@@ -38,9 +38,9 @@ const INIT_UNSHARE_FLAGS: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::C
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
-    #[error("no namespaces can be made: {}", crate::kernel::errno_names::errno_text(*.0))]
+    #[error("cannot create namespaces: {}", crate::kernel::errno_names::errno_text(*.0))]
     Enter(#[source] Errno),
-    #[error("init can not be talked to: {}", crate::kernel::errno_names::errno_text(*.0))]
+    #[error("cannot communicate with init: {}", crate::kernel::errno_names::errno_text(*.0))]
     Channel(#[source] Errno),
     #[error("{error}")]
     Refused { error: String, hint: String },
@@ -52,7 +52,10 @@ impl NamespacesError {
     pub fn hint(&self) -> &str {
         match self {
             NamespacesError::Refused { hint, .. } => hint,
-            _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+            _ => {
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                landlock"
+            }
         }
     }
 }
@@ -80,7 +83,8 @@ impl InitError {
             InitError::Network(error) => error.hint(),
             InitError::Enter(error) => error.step.hint(),
             InitError::Step { .. } => {
-                "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces"
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                    landlock"
             }
         }
     }
@@ -167,7 +171,7 @@ pub trait RootBuilder {
 
 impl RootBuilder for RootBlueprint<'_> {
     fn map_users(&self) -> Result<(), InitError> {
-        let what = "the user can not be mapped into the namespace";
+        let what = "cannot map the user into the namespace";
         map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
     }
 
@@ -187,7 +191,7 @@ impl RootBuilder for RootBlueprint<'_> {
             for some in sockets.chunks(init_channel::MAX_MESSAGE_FDS) {
                 let sent = init_channel::send(channel, &InitMessage::Network, some);
                 sent.map_err(|errno| InitError::Step {
-                    what: "the sockets can not be handed out",
+                    what: "cannot pass the sockets to init",
                     errno,
                 })?;
             }
@@ -575,27 +579,27 @@ fn set_up(
     channel: &OwnedFd,
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
-    follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+    follow_supervisor(channel).map_err(step("cannot tie init to its supervisor"))?;
     let extra_namespaces = (INIT_UNSHARE_FLAGS | root_builder.extra_namespaces()) as u64;
     sys::numeric_syscall(libc::SYS_unshare, [extra_namespaces, 0, 0, 0])
-        .map_err(step("no namespaces can be made"))?;
+        .map_err(step("cannot create namespaces"))?;
     root_builder.map_users()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
     };
-    let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
-    let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
+    let user = namespace("user").map_err(step("cannot open the user namespace"))?;
+    let mount = namespace("mnt").map_err(step("cannot open the mount namespace"))?;
     // The supervisor puts init under limits first.
-    init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
+    init_channel::receive(channel, true).map_err(step("the supervisor has ended"))?;
     let RootReady { proc, volatile } = root_builder.build_root(channel, restrictions.ruleset())?;
     if !root_builder.hostname().is_empty() {
         rustix::system::sethostname(root_builder.hostname())
-            .map_err(step("the host name can not be set"))?;
+            .map_err(step("cannot set the host name"))?;
     }
     // The command has the same user: only this keeps it from tracing init.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(step("init can not be kept from being traced"))?;
+        .map_err(step("cannot protect init against tracing"))?;
 
     restrictions.bound()?;
     root_builder.cover_names(channel)?;
@@ -609,7 +613,7 @@ fn set_up(
     let child = if restrictions.listens() {
         // The supervisor has to read the memory of the command, but not that of init. So the
         // command gets a copy of the memory, and reports its failure in a shared number.
-        let failure = sys::shared_number().map_err(step("no process can be started"))?;
+        let failure = sys::shared_number().map_err(step("cannot start a process"))?;
         let child = sys::fork_into(libc::CLONE_VFORK, || {
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
             let code = match become_command() {
@@ -632,7 +636,7 @@ fn set_up(
             125
         })
     };
-    let child = child.map_err(step("no process can be started"))?;
+    let child = child.map_err(step("cannot start a process"))?;
     if let Some(error) = enter_failure {
         return Err(error.into());
     }
@@ -643,12 +647,12 @@ fn set_up(
         .map_err(step("the command has no handle"))?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
-        .map_err(step("the network namespace can not be opened"))?;
+        .map_err(step("cannot open the network namespace"))?;
     let mut descriptors =
         vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     init_channel::send(channel, &InitMessage::Started, &descriptors)
-        .map_err(step("the supervisor is gone"))?;
+        .map_err(step("the supervisor has ended"))?;
     Ok(Ok(child))
 }
 

@@ -303,7 +303,7 @@ mod tests {
     fn every_message_arrives_as_it_was_sent() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let messages = [
-            InitMessage::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
+            InitMessage::Refused { error: "cannot open /x".to_owned(), hint: "look".to_owned() },
             InitMessage::NotExecuted(13),
             InitMessage::Started,
             InitMessage::Listening,

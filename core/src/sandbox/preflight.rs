@@ -158,7 +158,7 @@ pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
     {
         files
             .warnings
-            .push(format!("the journal {} lies in memory: a reboot takes it away", journal.dir));
+            .push(format!("the journal {} is in memory: a reboot removes it", journal.dir));
     }
     Ok(preflight.report())
 }

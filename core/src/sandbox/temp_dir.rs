@@ -20,9 +20,9 @@ const MAX_ROUNDS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum TempError {
-    #[error("the private temporary directory can not be made in {parent}: {source}")]
+    #[error("cannot create the private temporary directory in {parent}: {source}")]
     Make { parent: AbsPath, source: Errno },
-    #[error("the private temporary directory {path} can not be removed: {source}", path = .path.to_string_lossy())]
+    #[error("cannot remove the private temporary directory {path}: {source}", path = .path.to_string_lossy())]
     Remove { path: CString, source: Errno },
 }
 

@@ -29,13 +29,13 @@ const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
-    #[error("the supervisor can not adopt orphaned processes: {0}")]
+    #[error("the supervisor cannot adopt orphaned processes: {0}")]
     Subreaper(#[source] Errno),
-    #[error("no process can be started: {0}")]
+    #[error("cannot start a process: {0}")]
     Spawn(#[source] Errno),
     #[error(transparent)]
     Enter(#[from] EnterError),
-    #[error("the command can not be waited for: {0}")]
+    #[error("cannot wait for the command: {0}")]
     Wait(#[source] Errno),
 }
 

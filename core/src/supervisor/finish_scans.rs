@@ -233,21 +233,24 @@ fn finish(
             rewrite(dir, &session, &content, note.waiting.is_some(), &away).map_err(failed)?;
         }
         let shown = |away: &MissingTree| {
-            let why =
-                if away.is_replaced { "something else has its name" } else { "it is not there" };
+            let why = if away.is_replaced {
+                "another directory has this path"
+            } else {
+                "it does not exist"
+            };
             format!("{} ({why})", away.path)
         };
         let paths: Vec<String> = away.iter().map(shown).collect();
         say(&format!(
-            "the last scan of session {session} was cut off, and waits for {}. It is done when that directory is back. If you \
-             removed the directory, type: rm '{path}'",
+            "the last scan of session {session} was interrupted, and needs {}. Paddock finishes it \
+                when that directory is back. If you removed the directory, type: rm '{path}'",
             paths.join(", ")
         ));
         return Ok(false);
     }
     append(&Event::ScanFinished { taken: count }, say);
     say(&format!(
-        "finished the last scan of session {session}, which was cut off: {count} names were taken away"
+        "finished the interrupted last scan of session {session}: {count} names were removed"
     ));
     Ok(true)
 }

@@ -49,9 +49,9 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
-    #[error("--observe: {0} names no Python")]
+    #[error("--observe: the first line of {0} names no Python")]
     Interpreter(String),
-    #[error("--observe: {0} can not be started: {1}")]
+    #[error("--observe: cannot start {0}: {1}")]
     Start(String, #[source] Errno),
 }
 
@@ -417,20 +417,18 @@ impl Observer {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
             let ready = rustix::event::poll(&mut [PollFd::new(line, wanted)], left.as_ref());
             if ready == Ok(0) {
-                return Some(
-                    "--observe: not everything that was seen could be judged in time".to_owned(),
-                );
+                return Some("--observe: some calls could not be checked in time".to_owned());
             }
             self.turn();
         }
         match self.passed_over {
             _ if !told_all || self.judged != self.sent => Some(
-                "--observe: who judges what was seen is gone; not all that was refused is told"
-                    .to_owned(),
+                "--observe: the observer has ended; some denied calls are not shown".to_owned(),
             ),
             0 => None,
             more => Some(format!(
-                "--observe: {more} more calls were not looked at: {MAX_ACTS} different ones are"
+                "--observe: {more} more calls were not checked; the limit is {MAX_ACTS} different \
+                    calls"
             )),
         }
     }

@@ -108,7 +108,7 @@ impl<'a> SupervisorTasks<'a> {
         if let Some(missed) = missed {
             self.complain(
                 &missed,
-                "`paddock why --path PATH --op read|write|exec` answers for a single path",
+                "for a single path, type `paddock why --path PATH --op read|write|exec`",
             );
         }
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
@@ -133,7 +133,7 @@ impl<'a> SupervisorTasks<'a> {
                 let text = error.to_string();
                 stderr::print_error(
                     &text,
-                    "the next `paddock run`, or `paddock doctor`, finishes it before anything else",
+                    "type `paddock doctor` to finish it; the next `paddock run` finishes it too",
                 );
                 self.append(&[Event::ScanUnfinished { error: &text }]);
             }
@@ -170,7 +170,8 @@ impl<'a> SupervisorTasks<'a> {
         }
         if unlisted > 0 {
             let text = format!(
-                "the paths of files that are executed outside of the fence are too long to list: {unlisted} more may have changed"
+                "{unlisted} more files that programs outside the sandbox run may have changed; \
+                    their paths are too long to list"
             );
             stderr::print_line("paddock", &text);
         }
@@ -181,10 +182,10 @@ impl<'a> SupervisorTasks<'a> {
             paths.iter().take(MAX_CHANGED_SHOWN).map(AbsPath::to_string).collect();
         let more = match paths.len().saturating_sub(MAX_CHANGED_SHOWN) {
             0 => String::new(),
-            more => format!(" and {more} more: `paddock audit query --kind name` lists them all"),
+            more => format!(" and {more} more: type `paddock audit query --kind name` to list all"),
         };
         let text = format!(
-            "changed during the run, and executed outside of the fence: {}{more}",
+            "changed during the run, and programs outside the sandbox run them: {}{more}",
             shown.join(", ")
         );
         stderr::print_line("paddock", &text);
@@ -237,16 +238,16 @@ impl<'a> SupervisorTasks<'a> {
                     }
                 }
                 RelayEvent::HttpHelperLost(reason) => {
-                    let reason = format!("what speaks HTTP: {reason}");
+                    let reason = format!("the HTTP helper: {reason}");
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
-                        "no route and no inspected host is reached any more: {reason}"
+                        "routes and inspected hosts cannot be reached any more: {reason}"
                     ));
                 }
                 RelayEvent::RelayLost(reason) => {
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
-                        "the relay is gone, and nothing is reached any more: {reason}"
+                        "the relay has ended, so no host can be reached any more: {reason}"
                     ));
                 }
             }
@@ -329,9 +330,10 @@ impl<'a> SupervisorTasks<'a> {
     fn say(&mut self, line: &str) {
         match self.lines.len() {
             ..MAX_LINES => self.lines.push(("paddock", line.to_owned())),
-            MAX_LINES => self
-                .lines
-                .push(("paddock", "there is more: `paddock audit show` has it all".to_owned())),
+            MAX_LINES => self.lines.push((
+                "paddock",
+                "more events are not shown: type `paddock audit show` to see all".to_owned(),
+            )),
             _ => {}
         }
     }
@@ -354,7 +356,7 @@ impl<'a> SupervisorTasks<'a> {
 pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
         GuardEvent::Quarantined { path, kept, whole } => (
-            Some(format!("took away {path}, made during the run: it is kept in {kept}")),
+            Some(format!("removed {path}, created during the run: it is kept in {kept}")),
             Event::NameQuarantined {
                 path: path.as_bytes(),
                 quarantine: kept.as_bytes(),
@@ -365,11 +367,11 @@ pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
             (None, Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() })
         }
         GuardEvent::Removed { path, source } => (
-            Some(format!("removed {path}, made during the run: it can not be kept: {source}")),
+            Some(format!("removed {path}, created during the run: it cannot be kept: {source}")),
             Event::NameRemoved { path: path.as_bytes(), errno: *source },
         ),
         GuardEvent::Failed { path, source } => (
-            Some(format!("{path}, made during the run, can not be taken away: {source}")),
+            Some(format!("cannot remove {path}, created during the run: {source}")),
             Event::NameLeft { path: path.as_bytes(), errno: *source },
         ),
     }
@@ -468,9 +470,8 @@ impl Tasks for SupervisorTasks<'_> {
             return ControlFlow::Break(());
         }
         if let Some(Err(errno)) = self.calls.as_mut().map(|calls| calls.turn(due)) {
-            let error =
-                format!("system calls of the command can not be answered: {}", errno_text(errno));
-            self.complain(&error, "this is a bug of paddock, or of the kernel");
+            let error = format!("cannot answer system calls of the command: {}", errno_text(errno));
+            self.complain(&error, "please report this: it is a bug of Paddock or of the kernel");
             return ControlFlow::Break(());
         }
         self.report_execs();

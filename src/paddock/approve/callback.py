@@ -79,7 +79,7 @@ class Callback:
             if inspect.isawaitable(verdict):
                 verdict = self._awaited(verdict)
             if not isinstance(verdict, Verdict):
-                raise TypeError(f"an approver answers with a Verdict, not with {verdict!r}")
+                raise TypeError(f"an approver must return a Verdict, not {verdict!r}")
         except BaseException as error:
             self.failure = self.failure or error
             return Verdict.DENY

@@ -82,7 +82,7 @@ class Inbox(ABC):
         for the approver and answers nothing.
         """
         if not isinstance(verdict, Verdict) or not isinstance(by, str):
-            raise TypeError(f"an answer is a Verdict and a name, not {verdict!r} by {by!r}")
+            raise TypeError(f"an answer must be a Verdict and a name, not {verdict!r} and {by!r}")
         with self._lock:
             if question.id not in self._open:
                 return []

@@ -48,7 +48,7 @@ def read(datagram: bytes) -> Message:
         return _host_question(**message) if "host" in message else _question(**message)
     except (ValueError, TypeError, RecursionError) as error:
         raise CoreError(
-            f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid message: {error!r}", hint="reinstall paddock"
         ) from error
 
 
@@ -71,7 +71,7 @@ def read_answer(datagram: bytes) -> AnswerMessage:
         return text(**json.loads(datagram))
     except (ValueError, TypeError, RecursionError) as error:
         raise CoreError(
-            f"an answer is not understood: {error!r}", hint="reinstall paddock"
+            f"an approver sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error
 
 

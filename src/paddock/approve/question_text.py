@@ -179,7 +179,8 @@ def _facts(
     if isinstance(question, ToolQuestion) and question.diff is not None:
         yield (
             "but",
-            f"session and always would let {quoted(question.tool)} write anything to this file, not only this",
+            f"session and always allow {quoted(question.tool)} to write any text to this file, "
+            "not only this text",
         )
 
 

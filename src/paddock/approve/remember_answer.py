@@ -66,11 +66,11 @@ def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
     shown = approved_path(origin)
     approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)
     if not question.subject:
-        raise PolicyError("the call says nothing that a rule could be about", where=shown)
+        raise PolicyError("the tool call has no argument that a rule can match", where=shown)
     if Redactor().all_of(list(question.subject)) != list(question.subject):
-        raise PolicyError("what looks like a secret would be written down", where=shown)
+        raise PolicyError("the rule would contain text that looks like a secret", where=shown)
     if read_approved(approval_to_toml(approval), shown, origin).tools != (approval,):
-        raise PolicyError("a name in it can not be written in a rule", where=shown)
+        raise PolicyError("a rule cannot contain a name of this call", where=shown)
     return approval
 
 
@@ -96,7 +96,7 @@ def rule_for(question: Question, origin: Origin) -> Rule:
     # Parsed as the policy reader parses it: a path with a "*" would match other paths too.
     read = read_approved(rule_to_toml(rule), shown, origin)
     if "*" in question.cwd or tuple(one.matches for one in read.rules) != (rule.matches,):
-        raise PolicyError("a name in it can not be written in a rule", where=shown)
+        raise PolicyError("a rule cannot contain a name of this call", where=shown)
     return rule
 
 
@@ -113,20 +113,22 @@ def keep(approval: Approval, origin: Origin) -> None:
             if added in before:
                 return
             if known.file and (known.file.path != known.file.written or not os.path.isfile(path)):
-                raise PolicyError("is a symbolic link: it would be replaced", where=path)
+                raise PolicyError("is a symbolic link, and Paddock would replace it", where=path)
             old = known.file.text if known.file else ""
             text = "\n\n".join(part for part in (old.rstrip("\n"), written(approval)) if part)
             if len(text.encode()) > MAX_FILE_BYTES:
                 raise PolicyError(
-                    f"would be longer than {MAX_FILE_BYTES} bytes",
+                    f"would be longer than {MAX_FILE_BYTES} bytes with this rule",
                     where=path,
-                    hint="take out what is old",
+                    hint="delete old rules from this file",
                 )
             if _meant(read_approved(text, path, origin)) != {*before, added}:
-                raise PolicyError("can not be added to", where=path, hint="see how it ends")
+                raise PolicyError(
+                    "cannot take another rule", where=path, hint="check the last lines of the file"
+                )
             _replace(path, text)
     except OSError as error:
-        raise PolicyError(f"can not be written: {error.strerror}", where=path) from None
+        raise PolicyError(f"cannot be written: {error.strerror}", where=path) from None
 
 
 def _meant(approved: Approved) -> set[tuple[Match, ...] | Destination | ToolApproval]:

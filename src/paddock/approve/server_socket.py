@@ -113,7 +113,7 @@ def connect_to_server() -> socket.socket:
     try:
         sock.connect(f"{at}/socket")
         if _peer(sock)[1] != os.getuid():
-            raise HostError(f"{at}/socket belongs to somebody else")
+            raise HostError(f"{at}/socket belongs to another user")
         with open(f"{at}/key", encoding="ascii") as file:
             sock.send(_hello(file.read()))
     except BaseException:
@@ -143,7 +143,7 @@ def _private(directory: str) -> None:
         or facts.st_uid != os.getuid()
         or stat.S_IMODE(facts.st_mode) != 0o700
     ):
-        raise HostError(f"{directory} is not a directory of yours with mode 0700")
+        raise HostError(f"{directory} is not your own directory with mode 0700")
 
 
 def _locked(path: str) -> int:
@@ -152,7 +152,7 @@ def _locked(path: str) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise HostError("an approvals server of yours is running already") from None
+        raise HostError("your approvals server is already running") from None
     return fd
 
 

@@ -62,9 +62,9 @@ _CHOICES = {
     "deny": Verdict.DENY,
     "": Verdict.DENY,
 }
-_PROMPT = "once, session, always or deny? (the whole word; Enter: deny) "
-_ENLARGE_PROMPT = "make the window larger, then it is shown (Enter: deny) "
-_CONFIRM_PROMPT = "write it? yes, Enter: no "
+_PROMPT = "once, session, always or deny? (type the whole word; Enter: deny) "
+_ENLARGE_PROMPT = "make the window larger to see the question (Enter: deny) "
+_CONFIRM_PROMPT = "write this rule? yes, Enter: no "
 
 
 class _NotOurs(Exception):  # noqa: N818 (not an error)
@@ -117,7 +117,8 @@ class Terminal:
             elif not announced:
                 announced = True
                 Screen(fd).write(
-                    "\npaddock: a question waits for you; bring the job to the foreground\n"
+                    "\npaddock: a question waits for your answer; type `fg` to bring the job to "
+                    "the foreground\n"
                 )
 
     def _may_take(self, fd: int) -> bool:
@@ -172,7 +173,7 @@ class Terminal:
                     awaits_size=not fits,
                 )
             except _Disturbed:
-                screen.write("the terminal was changed meanwhile; once more:\n")
+                screen.write("another program changed the terminal; the question again:\n")
                 continue
             except _Resized:
                 fits = self._show(screen, question, more)
@@ -202,7 +203,8 @@ class Terminal:
                 self._write(screen, text, diff)
                 return True
         screen.write(
-            f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n"
+            "paddock: a question waits for your answer. This window is too small to show it "
+            f"({screen.size.columns}x{rows}).\n"
         )
         return False
 
@@ -225,7 +227,7 @@ class Terminal:
                 return False
             keep(approval, self.origin)
         except _Disturbed:
-            screen.write("the terminal was changed meanwhile: no rule was written\n")
+            screen.write("another program changed the terminal: no rule was written\n")
             return False
         except PaddockError as error:
             screen.write(f"{error.message}: no rule was written\n")
@@ -279,7 +281,7 @@ def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
     """Shows that the previous question is gone. Text typed meanwhile is discarded with everything
     else that was typed too early.
     """
-    screen.write("the question before was taken back; this is another one:\n")
+    screen.write("the program withdrew the last question; this is another question:\n")
     deadline = time.monotonic() + WITHDRAWN_NOTICE_S
     while (left := deadline - time.monotonic()) > 0:
         inbox.wait(timeout_s=left)

@@ -80,7 +80,9 @@ class Web:
 
     async def _handle(self, request: PageRequest) -> Response:
         if request.headers.get("host") not in self._hosts:
-            return _plain(HTTPStatus.MISDIRECTED_REQUEST, "not a host of this server")
+            return _plain(
+                HTTPStatus.MISDIRECTED_REQUEST, "the Host header does not name this server"
+            )
         _, _, rest = request.target.partition("/")
         token, slash, name = rest.partition("/")
         if not slash or not hmac.compare_digest(
@@ -94,7 +96,7 @@ class Web:
             request.headers.get("origin", f"http://{request.headers['host']}")
             != f"http://{request.headers['host']}"
         ):
-            return _plain(HTTPStatus.FORBIDDEN, "asked by another page")
+            return _plain(HTTPStatus.FORBIDDEN, "another page sent this request")
         match request.method, name:
             case "GET", name if name in _FILES:
                 return _file(name)
@@ -104,7 +106,7 @@ class Web:
             case "POST", "whole" | "rule" | "answer":
                 return await self._handle_question(name, request)
             case _:
-                return _plain(HTTPStatus.NOT_FOUND, "there is nothing here")
+                return _plain(HTTPStatus.NOT_FOUND, "this page does not exist")
 
     async def _events(self) -> AsyncIterator[bytes]:
         with self._queue.changes() as changes:
@@ -130,7 +132,7 @@ class Web:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _plain(HTTPStatus.BAD_REQUEST, "not understood")
         except StopIteration:
-            return _plain(HTTPStatus.GONE, "it is not asked any more")
+            return _plain(HTTPStatus.GONE, "this question is no longer open")
         try:
             match name:
                 case "whole":
@@ -152,9 +154,9 @@ class Web:
             await asyncio.to_thread(self._rule, pending, write=True)
             verdict = Verdict.SESSION.value
         if verdict not in [one.value for one in Verdict]:
-            return _plain(HTTPStatus.BAD_REQUEST, "not an answer")
+            return _plain(HTTPStatus.BAD_REQUEST, "the request is not an answer")
         if not self._queue.answer(pending.id, Verdict(verdict), BY):
-            return _plain(HTTPStatus.GONE, "it is not asked any more")
+            return _plain(HTTPStatus.GONE, "this question is no longer open")
         return _json({})
 
     def _rule(self, pending: PendingQuestion, *, write: bool = False) -> str:

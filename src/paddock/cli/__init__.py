@@ -19,14 +19,14 @@ from paddock.version import __version__
 
 COMMANDS = MappingProxyType(
     {
-        "run": "run a command behind the fence",
+        "run": "run a command in the sandbox",
         "jail": "run a command in a container, with a root directory of its own",
         "check": "validate policy files",
-        "explain": "the merged policy and the plan, each grant with its source",
-        "why": "what the fence answers for one path or program, and because of which line",
+        "explain": "show the merged policy and the plan, each grant with its source",
+        "why": "show whether the sandbox allows a path, program, host or tool call, and why",
         "sessions": "list copy-on-write sessions",
-        "diff": "what a copy-on-write session changed",
-        "apply": "bring its changes into the workspace",
+        "diff": "show the changes of a copy-on-write session",
+        "apply": "copy the changes of a session into the workspace",
         "discard": "remove it",
         "doctor": "try every mechanism on this machine",
         "profiles": "list and show profiles",
@@ -34,9 +34,9 @@ COMMANDS = MappingProxyType(
         "audit": "show, search, report and verify the journal",
         "shims": "intercept shells that are found by PATH",
         "approvals": "answer questions in the browser",
-        "sandbox": "the places an agent's commands can run in, tried and set up",
-        "init": "write a configuration for tool calls to start from",
-        "policy": "what holds for tool calls, and where it comes from",
+        "sandbox": "list, test and set up the places where an agent's commands run",
+        "init": "write a first configuration for tool calls",
+        "policy": "show the policy for tool calls and its sources",
     }
 )
 
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         bug = Bug(
             f"internal error: {type(error).__name__}: {error}",
-            hint="--debug shows where; please report it",
+            hint="please report this; `paddock --debug …` shows the traceback",
         )
         complain(bug.message, bug.hint)
         return bug.exit_code
@@ -123,9 +123,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         near = difflib.get_close_matches(name, COMMANDS, 1)
         raise UsageError(
-            f"there is no command {name!r}",
+            f"unknown command {name!r}",
             hint=f"did you mean `paddock {near[0]}`?"
             if near
-            else f"to run a program: paddock -- {name} …",
+            else f"to run a program, type `paddock -- {name} …`",
         )
     return int(importlib.import_module(f"paddock.cli.{name}").execute(rest))

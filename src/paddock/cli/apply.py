@@ -23,21 +23,25 @@ def execute(arguments: list[str]) -> int:
     words, after = split_command(arguments)
     parser = Parser(
         "apply",
-        "Bring the changes of a copy-on-write session, or only some paths of them, into the workspace. What the host "
-        "changed since the session started, and protected names that are not named, are left. Exit 0: all that was "
-        "asked for is applied; 1: something was left.",
+        "Copy the changes of a copy-on-write session into the workspace, all of them or the "
+        "given paths. Paddock skips files that the host changed since the session started, and "
+        "protected names that are not given as PATH. Exit 0: every requested change is applied; "
+        "1: some changes were skipped.",
     )
     parser.usage = "paddock apply [--dry-run] [--overwrite] [--json] [SESSION] [PATH …]"
     parser.add_argument(
-        "words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths"
+        "words",
+        nargs="*",
+        metavar="SESSION, PATH",
+        help="apply to these paths only; every word after -- is a path",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done; change nothing"
+        "--dry-run", action="store_true", help="print the changes, and change nothing"
     )
     parser.add_argument(
         "--overwrite",
         action="store_true",
-        help="for the named PATHs: the session's version wins over the host's, which is kept in the session",
+        help="for the given PATHs: replace the host's version, and keep it in the session",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)
@@ -46,13 +50,13 @@ def execute(arguments: list[str]) -> int:
     )
     if options.overwrite and not selection.paths:
         raise UsageError(
-            "apply: --overwrite needs the paths it is for",
-            hint="`paddock diff --stat` lists the conflicts",
+            "apply: --overwrite needs at least one PATH",
+            hint="type `paddock diff --stat` to list the conflicts",
         )
     with session.locked():
         if not options.dry_run:
             for problem in recovered(session):
-                complain(f"left by an interrupted apply: {problem}")
+                complain(f"an interrupted apply left a file: {problem}")
         with reviewed(session, selection=selection, overwrite=options.overwrite) as review:
             check_named(selection, review.changes)
             outcome = (
@@ -69,7 +73,7 @@ def execute(arguments: list[str]) -> int:
     else:
         _show(outcome, session, dry_run=options.dry_run)
         if not (options.dry_run or outcome.left or selection.paths):
-            say(f"to remove the session: paddock discard {session.id}")
+            say(f"to remove the session, type `paddock discard {session.id}`")
     return EXIT_LEFT if outcome.left else 0
 
 
@@ -78,8 +82,9 @@ def _applied(review: Review, session: Session) -> ApplyOutcome:
         return review.apply()
     except OSError as error:
         raise SessionError(
-            f"{session.workspace}: {error.strerror}; not everything was applied, and nothing is lost",
-            hint=f"put that right, then run `paddock apply {session.id}` again: what is applied is no change any more",
+            f"{session.workspace}: {error.strerror}; some changes are not applied, and no change "
+            "is lost",
+            hint=f"correct this, then type `paddock apply {session.id}` again to apply the rest",
         ) from error
 
 
@@ -90,13 +95,14 @@ def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
             say(f"would apply: {headline(change)}")
     for change in outcome.left:
         assert change.obstacle is not None
-        say(f"left ({change.obstacle.value}): {headline(change)}: {change.reason}")
+        say(f"skipped ({change.obstacle.value}): {headline(change)}: {change.reason}")
     if any(change.obstacle is Obstacle.CONFLICT for change in outcome.left):
         say(
-            "to let the session win there: paddock apply --overwrite PATH …; the host's version is kept"
+            "to use the session's version, type `paddock apply --overwrite PATH …`; Paddock "
+            "keeps the host's version"
         )
     done = "would be applied" if dry_run else "applied"
-    left = f", {len(outcome.left)} left" if outcome.left else ""
+    left = f", {len(outcome.left)} skipped" if outcome.left else ""
     say(f"{len(applied)} {done} to {session.workspace}{left}")
     flagged = [change.path for change in outcome.applied if is_flagged_change(change)]
     if flagged and not dry_run:

@@ -16,11 +16,15 @@ def execute(arguments: list[str]) -> int:
     parser = Parser("approvals", "Answer the questions of all your runs in the browser.")
     parser.add_argument("act", choices=("serve",))
     parser.add_argument(
-        "--port", type=int, default=0, metavar="N", help="on 127.0.0.1 (default: one that is free)"
+        "--port",
+        type=int,
+        default=0,
+        metavar="N",
+        help="listen on this port of 127.0.0.1 (default: a free port)",
     )
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
-        parser.error(f"--port {options.port}: a number up to 65535")
+        parser.error(f"--port {options.port}: not a number from 0 to 65535")
     return asyncio.run(_serve(options.port))
 
 
@@ -37,13 +41,18 @@ async def _serve(port: int) -> int:
     try:
         address = await web.open(port)
     except OSError as error:
-        raise HostError(f"port {port} can not be listened on: {error.strerror}") from None
+        raise HostError(f"cannot listen on port {port}: {error.strerror}") from None
     try:
         server_socket = ServerSocket(lambda inbox, asker: queue.serve(inbox, asker=asker))
         try:
             say(address)
-            say("Whoever knows this address can answer. Runs without a terminal ask here, and with")
-            say("PADDOCK_APPROVER=web all do. Ctrl-C ends it: what is open is denied.")
+            say(
+                "Everyone who knows this address can answer. Runs without a terminal ask here; with"
+            )
+            say(
+                "PADDOCK_APPROVER=web, all runs do. Ctrl-C ends the server and denies open "
+                "questions."
+            )
             sys.stdout.flush()
             await over.wait()
         finally:

@@ -26,33 +26,54 @@ def execute(arguments: list[str]) -> int:
     parser = Parser("audit", "Show, follow, search, report and verify the journal.")
     add = parser.add_argument
     add("act", choices=("show", "tail", "query", "report", "verify"))
-    add("--dir", help="directory, or one .jsonl file (default: /var/tmp/paddock-audit-UID)")
+    add("--dir", help="read this directory or .jsonl file (default: /var/tmp/paddock-audit-UID)")
     add("--session", help="only this session")
     add(
         "--kind",
         action="append",
         default=[],
-        help="query, report: exec, network, name, tool, …; may be repeated",
+        help="query, report: select this kind (exec, network, name, tool, …); repeatable",
     )
     add(
         "--action",
         action="append",
         default=[],
         choices=("allow", "deny", "ask"),
-        help="query, report: what was decided",
+        help="query, report: select this decision",
     )
-    add("--rule", action="append", default=[], metavar="ID", help="query, report: by this rule")
+    add(
+        "--rule",
+        action="append",
+        default=[],
+        metavar="ID",
+        help="query, report: select decisions of this rule",
+    )
     add(
         "--since",
         metavar="TIME",
-        help="query, report: 2026-11-16, 2026-11-16T10:30 (UTC), 15m, 2h, 3d",
+        help="query, report: select events after this time: 2026-11-16, 2026-11-16T10:30 (UTC), "
+        "15m, 2h, 3d",
     )
-    add("--until", metavar="TIME", help="query, report: before this")
-    add("--day", metavar="DATE", help="query, report: this day (UTC)")
-    add("--lines", "-n", type=int, default=20, help="tail: how many (default 20)")
-    add("--follow", "-f", action="store_true", help="tail, query: go on as events come")
-    add("--output", "-o", metavar="FILE", help="report: into this file (default: standard output)")
-    add("--json", action="store_true", help="the events as they are stored, or the verdict as JSON")
+    add("--until", metavar="TIME", help="query, report: select events before this time")
+    add("--day", metavar="DATE", help="query, report: select events of this day (UTC)")
+    add("--lines", "-n", type=int, default=20, help="tail: print this many events (default 20)")
+    add(
+        "--follow",
+        "-f",
+        action="store_true",
+        help="tail, query: print new events as they are written",
+    )
+    add(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="report: write to this file (default: standard output)",
+    )
+    add(
+        "--json",
+        action="store_true",
+        help="print the stored events, or the result of verify, as JSON",
+    )
     options = parser.parse_args(arguments)
     query = _query(options)
     journal = Journal.at(options.dir or f"/var/tmp/paddock-audit-{os.getuid()}")
@@ -80,14 +101,15 @@ def _query(options: argparse.Namespace) -> Query:
     )
     if narrowed and options.act not in ("query", "report"):
         raise UsageError(
-            f"audit {options.act}: filters are for query and report",
+            f"audit {options.act}: only query and report accept filters",
             hint="paddock audit query --help",
         )
     if options.output and options.act != "report":
-        raise UsageError(f"audit {options.act}: --output is for report")
+        raise UsageError(f"audit {options.act}: only report accepts --output")
     if options.day and (options.since or options.until):
         raise UsageError(
-            "audit: --day is a time already", hint="give --day, or --since and --until"
+            "audit: --day cannot be used with --since or --until",
+            hint="give --day, or --since and --until",
         )
     now = datetime.now(UTC)
     since, until = day(options.day) if options.day else (None, None)
@@ -151,7 +173,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         if fields is not None and query.fits(event):
             events.append(event)
     if options.session and not events:
-        raise JournalError(f"there are no events of the session {options.session!r}")
+        raise JournalError(f"the journal has no events of session {options.session!r}")
     chain: ChainReport | str
     try:
         chain = verify(journal)
@@ -164,9 +186,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         _write(options.output, page)
         say(f"{len(events)} events: {options.output}")
     if isinstance(chain, str) or chain.problems:
-        complain(
-            f"the journal {journal.dir} could not be verified, or has been altered: the report says more"
-        )
+        complain(f"the journal {journal.dir} does not verify; the report shows why")
     elif chain.losses:
         complain(_incomplete(journal))
     else:
@@ -225,17 +245,24 @@ def _verify(journal: Journal, *, as_json: bool) -> int:
     for problem in (*verdict.problems, *map(str, verdict.losses)):
         complain(problem)
     if verdict.first_seq > 1:
-        complain(f"the journal begins at event {verdict.first_seq}: earlier days are not there")
+        complain(
+            f"the journal begins at event {verdict.first_seq}: the files of earlier days are "
+            "missing"
+        )
     for session in verdict.endless:
-        complain(f"session {session} has a start and no end: it still runs, or it was killed")
+        complain(
+            f"session {session} has a start event and no end event: it is running, or it was killed"
+        )
     if verdict.sound:
-        say(f"journal ok: {verdict.events} events, the chain is whole: {journal.dir}")
+        say(f"journal ok: {verdict.events} events, the chain is complete: {journal.dir}")
         return 0
     complain(
-        f"the journal {journal.dir} has been altered" if verdict.problems else _incomplete(journal)
+        f"the journal {journal.dir} was changed after it was written"
+        if verdict.problems
+        else _incomplete(journal)
     )
     return EXIT_PADDOCK
 
 
 def _incomplete(journal: Journal) -> str:
-    return f"the journal {journal.dir}: the chain is whole, but events are missing that could not be written"
+    return f"the journal {journal.dir}: the chain is complete, but some events could not be written"

@@ -23,7 +23,7 @@ from paddock.workspace.tree import opened_file, parent_of
 MAX_FILE_BYTES = 1 << 20  # bytes of one text
 MAX_LINE_CHARS = 4096  # characters shown of one line
 MAX_DIFF_CHARS = 8 << 20  # characters of one diff
-FLAGGED = "executed outside of the fence"
+FLAGGED = "executed outside the sandbox"
 _RED, _GREEN, _CYAN, _BOLD, _YELLOW = "31", "32", "36", "1", "33"
 _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
@@ -62,7 +62,7 @@ def show(change: Change, roots: Roots, output: DiffOutput) -> None:
         return
     for line in lines:
         if output.left <= 0:
-            output.write("  … the rest is not shown: name the path to see it")
+            output.write("  … the rest is not shown; give the path to see it")
             return
         cut = "…" if len(line.text) > MAX_LINE_CHARS else ""
         sign = "" if line.tag is Tag.HUNK else line.tag.value
@@ -177,7 +177,7 @@ def _details(change: Change) -> Iterator[str]:
     ):
         yield f"mode {new.permissions:03o}"
     if new and new.type is Type.FILE and new.mode & (stat.S_ISUID | stat.S_ISGID):
-        yield "its set-user-id or set-group-id bit is not applied"
+        yield "apply ignores its set-user-id or set-group-id bit"
     if is_flagged_change(change):
         yield FLAGGED
 
@@ -207,7 +207,7 @@ def _content(root: int, path: str, entry: TreeEntry | None) -> bytes | str:
         with parent_of(root, path) as (parent, name), opened_file(name, parent) as fd:
             return os.read(fd, MAX_FILE_BYTES)
     except OSError as error:
-        return f"can not be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
 
 
 def sizes(change: Change) -> str:

@@ -10,18 +10,22 @@ from paddock.policy import Origin, Request, load, weak_points
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("check", "Validate policy files; prints `policy ok: FILE` for each.")
+    parser = Parser("check", "Validate policy files, and print `policy ok: FILE` for each.")
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument(
-        "--policy", action="append", default=[], metavar="FILE", help="the same as FILE"
+        "--policy",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="validate this file, as the argument FILE does",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="what is allowed but weak is an error"
+        "--strict", action="store_true", help="treat rules that are valid but weak as errors"
     )
     options = parser.parse_args(arguments)
     files = [*options.files, *options.policy]
     if not files:
-        raise UsageError("check: which file?", hint="paddock check paddock.toml")
+        raise UsageError("check: no file is given", hint="paddock check paddock.toml")
     origin = Origin.of_process()
     for file in files:
         policy = load(Request(policies=(file,), trust_required=False), origin)

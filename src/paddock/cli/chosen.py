@@ -41,13 +41,15 @@ def _of_here(store: str, cwd: str, *, newest: bool) -> Session:
     if not candidates:
         running = f"; running: {', '.join(one.id for one in here)}" if here else ""
         raise SessionError(
-            f"there is no copy-on-write session of {cwd} that has ended{running}",
-            hint="`paddock sessions` lists all; `paddock run --cow -- COMMAND` makes one",
+            f"no finished copy-on-write session of {cwd} exists{running}",
+            hint="type `paddock sessions` to list all sessions, or `paddock run --cow -- "
+            "COMMAND` to start one",
         )
     if len(candidates) > 1 and not newest:
         raise SessionError(
-            f"{len(candidates)} sessions of {candidates[0].workspace}: {' '.join(one.id for one in candidates)}",
-            hint="name one of them; `paddock sessions` shows when each started",
+            f"{candidates[0].workspace} has {len(candidates)} sessions: "
+            f"{' '.join(one.id for one in candidates)}",
+            hint="give one of these ids; `paddock sessions` shows when each session started",
         )
     return candidates[0]
 
@@ -68,5 +70,5 @@ def check_named(selection: Selection, changes: Sequence[Change]) -> None:
         if not any(inside(change.path, path) for change in changes):
             raise UsageError(
                 f"{path} is neither a session nor a path with changes",
-                hint="`paddock diff --stat` lists all",
+                hint="type `paddock diff --stat` to list all changes",
             )

@@ -14,7 +14,7 @@ from paddock.policy import Origin
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("companion", "Answers the questions of paddock-core at the terminal.")
+    parser = Parser("companion", "Answer the questions of paddock-core at the terminal.")
     parser.add_argument("--socket", type=int, required=True, metavar="FD")
     options = parser.parse_args(arguments)
     core = os.getppid()

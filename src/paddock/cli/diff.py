@@ -16,14 +16,20 @@ def execute(arguments: list[str]) -> int:
     words, after = split_command(arguments)
     parser = Parser(
         "diff",
-        "What a copy-on-write session changed, to be read (not a patch). Without SESSION: the newest one of this "
-        "directory that has ended. A running session can be looked at, too.",
+        "Show the changes of a copy-on-write session, for reading (not as a patch). Without "
+        "SESSION: the newest finished session of this directory. A running session can be shown "
+        "too.",
     )
     parser.usage = "paddock diff [--stat] [--json] [SESSION] [PATH …]"
     parser.add_argument(
-        "words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths"
+        "words",
+        nargs="*",
+        metavar="SESSION, PATH",
+        help="apply to these paths only; every word after -- is a path",
     )
-    parser.add_argument("--stat", action="store_true", help="one line for each change, no content")
+    parser.add_argument(
+        "--stat", action="store_true", help="print one line for each change, without content"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)
     origin = Origin.of_process()
@@ -43,8 +49,8 @@ def execute(arguments: list[str]) -> int:
             return 0
         if review.record.unfinished:
             complain(
-                "an apply of this session was interrupted",
-                hint=f"run `paddock apply {session.id}` again",
+                "an earlier `paddock apply` of this session was interrupted",
+                hint=f"type `paddock apply {session.id}` again",
             )
         output = DiffOutput.of_stdout()
         if options.stat:

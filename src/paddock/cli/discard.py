@@ -23,8 +23,8 @@ from paddock.workspace.sessions import (
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "discard",
-        "Remove a copy-on-write session with all that was not applied. Without SESSION: the only one of this directory "
-        "that has ended.",
+        "Remove a copy-on-write session and every change that was not applied. Without SESSION: "
+        "the only finished session of this directory.",
     )
     parser.add_argument("session", nargs="?", metavar="SESSION")
     options = parser.parse_args(arguments)
@@ -41,9 +41,9 @@ def execute(arguments: list[str]) -> int:
                 SessionError
             ):  # a session without a workspace has nothing to repair
                 for problem in recovered(one):
-                    complain(f"left by an interrupted apply: {problem}")
+                    complain(f"an interrupted apply left a file: {problem}")
         saved = discard(store, one)
     say(f"discarded: {one.id}")
     if saved is not None:
-        say(f"your own versions, which `apply --overwrite` kept, are in {saved}")
+        say(f"`paddock apply --overwrite` kept your own versions; they are now in {saved}")
     return 0

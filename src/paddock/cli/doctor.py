@@ -19,9 +19,11 @@ from paddock.policy.model import Tier
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("doctor", "Try every mechanism of the fence on this machine.")
+    parser = Parser("doctor", "Test every mechanism of the sandbox on this machine.")
     parser.add_argument(
-        "--tier", choices=[one.value for one in Tier], help="ask about this one, not the strongest"
+        "--tier",
+        choices=[one.value for one in Tier],
+        help="test this tier instead of the strongest one",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
@@ -87,16 +89,18 @@ def execute(arguments: list[str]) -> int:
         ("copy-on-write workspaces", host.overlay),
     ):
         if not tried.usable:
-            say(f"no {subject} here: {tried.refusal}")
+            say(f"this machine has no {subject}: {tried.refusal}")
     if tier:
-        say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
-        say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
-        say(f"network, if a policy fences it: {_network(probes, tier)}")
+        say(f"tier: {tier.value}. This machine can enforce the default profile (ai-agent).")
+        say(f"not enforced in this tier: {'; '.join(NOT_COVERED[tier])}")
+        say(f"network, if a policy restricts it: {_network(probes, tier)}")
         return 0
     if refusal:
-        complain(f"the default profile can not be enforced: {refusal.message}", refusal.hint)
+        complain(
+            f"this machine cannot enforce the default profile: {refusal.message}", refusal.hint
+        )
     else:
-        complain("the default profile can not be enforced: see the lines marked FAILED")
+        complain("this machine cannot enforce the default profile: see the lines marked FAILED")
     return EXIT_PADDOCK
 
 
@@ -134,10 +138,10 @@ def _network(probes: Sequence[Probe], tier: Tier) -> str:
     by = (
         "every connection, by name"
         if tier is Tier.FULL
-        else "by proxy alone, connected for the command (kernel_pin)"
+        else "through the proxy only; the supervisor connects for the command (kernel_pin)"
     )
     missing = [mechanism for mechanism in _REQUIRED_MECHANISMS[tier] if mechanism not in held]
-    return f"--block-net alone; no {', no '.join(missing)}" if missing else by
+    return f"--block-net only; no {', no '.join(missing)}" if missing else by
 
 
 def _pins(plan: Plan) -> bool:

@@ -17,8 +17,10 @@ def execute(arguments: list[str]) -> int:
     parser = Parser("explain", "Print the merged policy and the plan, each grant with its source.")
     add_policy_options(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="the plan, for programs")
-    form.add_argument("--toml", action="store_true", help="the merged policy as one TOML file")
+    form.add_argument("--json", action="store_true", help="print the plan as JSON")
+    form.add_argument(
+        "--toml", action="store_true", help="print the merged policy as one TOML file"
+    )
     options = parser.parse_args(arguments)
     request, origin = request_of(options, command=None), Origin.of_process()
     if options.toml:

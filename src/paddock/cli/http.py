@@ -43,9 +43,7 @@ def execute(arguments: list[str]) -> int:
         try:
             serve = _ready(sock, plan_fd)
         except Exception as error:
-            known = (
-                error if isinstance(error, PaddockError) else Bug(f"what speaks HTTP: {error!r}")
-            )
+            known = error if isinstance(error, PaddockError) else Bug(f"the HTTP helper: {error!r}")
             sock.send(canonical({"error": known.message, "hint": known.hint}).encode("ascii"))
             return EXIT_PADDOCK
         serve(sock, relay)

@@ -15,8 +15,8 @@ from paddock.policy.formats.executor_modes import BUILTIN_DISTROS
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("init", "Write ~/.config/paddock/config.json; what is there already stays.")
-    parser.add_argument("--force", action="store_true", help="write over what is there")
+    parser = Parser("init", "Write ~/.config/paddock/config.json, unless the file exists.")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     for path, text in _files(origin):

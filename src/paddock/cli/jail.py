@@ -24,17 +24,17 @@ def execute(arguments: list[str]) -> int:
     _add_container_options(parser)
     add_policy_options(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print the steps, numbered; run nothing"
+        "--dry-run", action="store_true", help="print the numbered steps, and run nothing"
     )
-    parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print JSON")
     parser.add_argument(
-        "--quiet", action="store_true", help="no start line; warnings are still said"
+        "--quiet", action="store_true", help="print no start line; warnings are still printed"
     )
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("jail: put -- before the command", hint=_USAGE)
     parsed = parser.parse_args(options)
     if parsed.json and not parsed.dry_run:
-        raise UsageError("jail: --json shows a plan, it does not run one", hint="add --dry-run")
+        raise UsageError("jail: --json needs --dry-run", hint="add --dry-run")
     if not command or not command[0]:
         raise UsageError("jail: the command is empty", hint=_USAGE)
     request = _request(parsed, command[0])
@@ -61,18 +61,23 @@ def execute(arguments: list[str]) -> int:
 
 
 _OPTION_TEXTS = (
-    (("--rootdir",), "rootdir", "DIR", "the container's root directory"),
-    (("-U", "--username"), "username", "NAME", "the user to run as, looked up on this machine"),
+    (("--rootdir",), "rootdir", "DIR", "use this directory as the container's root"),
+    (
+        ("-U", "--username"),
+        "username",
+        "NAME",
+        "run as this user, whose name is looked up on this machine",
+    ),
     (
         ("--netns",),
         "netns",
         "NAME",
-        "join this network namespace, of `ip netns` or by its path (root)",
+        "join this network namespace, by its `ip netns` name or its path (needs root)",
     ),
-    (("--cgroup",), "cgroup", "DIR", "enter this control group; may be repeated"),
-    (("--cap-allow",), "cap-allow", "CAP", "keep this capability; may be repeated"),
-    (("--mount-mask",), "mount-mask", "PATH", "hide this path inside; may be repeated"),
-    (("--hostname",), "hostname", "NAME", "the name of the machine inside (default: paddock)"),
+    (("--cgroup",), "cgroup", "DIR", "enter this control group; repeatable"),
+    (("--cap-allow",), "cap-allow", "CAP", "keep this capability; repeatable"),
+    (("--mount-mask",), "mount-mask", "PATH", "hide this path in the container; repeatable"),
+    (("--hostname",), "hostname", "NAME", "set this host name in the container (default: paddock)"),
 )
 
 
@@ -81,7 +86,7 @@ def _add_container_options(parser: Parser) -> None:
     for names, key, metavar, help_text in _OPTION_TEXTS:
         add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=help_text)
     for name, key in (("-u", "uid"), ("-g", "gid")):
-        help_text = f"the {key} to run as, in place of the user's"
+        help_text = f"run with this {key} instead of the user's"
         add(
             name,
             f"--{key}",
@@ -98,7 +103,7 @@ def _add_container_options(parser: Parser) -> None:
         action=_Directive,
         key="id-map",
         choices=ID_MAPS,
-        help="who its users are outside",
+        help="choose how the container's user ids map to the host's",
     )
     add(
         "-l",
@@ -107,7 +112,7 @@ def _add_container_options(parser: Parser) -> None:
         action=_Directive,
         key="loopback",
         nargs=0,
-        help="bring lo up inside",
+        help="bring the loopback device up in the container",
     )
 
 
@@ -137,11 +142,13 @@ class _Directive(argparse.Action):
 
 def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) < 2**32 - 1):
-        raise argparse.ArgumentTypeError(f"not a number of a user: {text!r}")
+        raise argparse.ArgumentTypeError(f"not a user id: {text!r}")
     return int(text)
 
 
 def _request(options: argparse.Namespace, command: str) -> Request:
     if options.cow or options.resume or options.open_protected or options.tier:
-        raise UsageError("jail: --cow, --resume, --open-protected and --tier are for `paddock run`")
+        raise UsageError(
+            "jail: only `paddock run` accepts --cow, --resume, --open-protected and --tier"
+        )
     return replace(request_of(options, command=command), container=tuple(options.container or ()))

@@ -12,7 +12,7 @@ from paddock.explain.read_plan import plan_of
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("observer", "Judges what paddock-core observes.")
+    parser = Parser("observer", "Judge the calls that paddock-core observes.")
     parser.add_argument("--socket", type=int, required=True, metavar="FD")
     parser.add_argument("--plan-fd", type=int, required=True, metavar="FD")
     options = parser.parse_args(arguments)

@@ -19,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(
             f"{self.prog.removeprefix('paddock ')}: {message}",
-            hint=f"`{self.prog} --help` lists the options",
+            hint=f"type `{self.prog} --help` to list the options",
         )
 
 
@@ -34,14 +34,14 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 def add_tool_options(parser: Parser) -> None:
     """Options for tool calls. They override the configurations."""
     add, flag = parser.add_argument, argparse.BooleanOptionalAction
-    add("--config", metavar="FILE", help="a configuration in JSON, over your own")
-    add("--read-only", action="store_true", help="nothing is written or executed")
+    add("--config", metavar="FILE", help="read this JSON configuration after your own")
+    add("--read-only", action="store_true", help="deny every write and every command")
     add("--require-approval", action=flag, default=None, help="ask before writes and commands")
     add(
         "--restrict-to-cwd",
         action=flag,
         default=None,
-        help="file tools stay in the current directory",
+        help="keep file tools in the current directory",
     )
     for name, help_text in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
         add(
@@ -49,14 +49,14 @@ def add_tool_options(parser: Parser) -> None:
             action="append",
             default=[],
             metavar="GLOBS",
-            help=f"{help_text}; divided by commas, or repeated",
+            help=f"{help_text}; separate with commas, or repeat",
         )
     add(
         "--denied-commands",
         action="append",
         default=[],
         metavar="COMMAND",
-        help="one more; may be repeated",
+        help="deny this command too; repeatable",
     )
 
 
@@ -66,7 +66,7 @@ def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
     def several(written: list[str]) -> tuple[str, ...]:
         found = tuple(one.strip() for text in written for one in text.split(","))
         if "" in found:
-            raise UsageError("an empty path in a list of paths")
+            raise UsageError("the list of paths has an empty path")
         return found
 
     return tool_flags(
@@ -89,101 +89,119 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a profile by name or path; may be repeated",
+        help="use this profile, by name or path; repeatable",
     )
     add(
         "--policy",
         action="append",
         default=[],
         metavar="FILE",
-        help="a policy file; may be repeated",
+        help="use this policy file; repeatable",
     )
     for access, every, help_text in _GRANTS:
         names = [name for name in every if name != without]
         add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=help_text)
-    add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
+    add(
+        "--deny",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="deny these paths, even if a grant allows them",
+    )
     add(
         "--open-protected",
         action="append",
         default=[],
         metavar="GLOB",
-        help="keep this protected name writable",
+        help="let the command write this protected name",
     )
     add(
         "--cow",
         action="store_true",
         help="work on a copy of the workspace; review it with `paddock diff`",
     )
-    add("--resume", metavar="SESSION", help="go on with the copy of an earlier session")
-    add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
+    add("--resume", metavar="SESSION", help="continue with the copy of an earlier session")
+    add("--block", action="append", default=[], metavar="SYSCALL", help="deny this system call")
     add(
         "--socket",
         action="append",
         default=[],
         metavar="FAMILY",
-        help="let sockets of this family be made (unix)",
+        help="allow sockets of this family (unix)",
     )
     add(
         "--allow-domain",
         action="append",
         default=[],
         metavar="HOST",
-        help="reach this host, and none that is not named",
+        help="allow this host, and deny every host that is not listed",
     )
     add(
         "--allow-endpoint",
         action="append",
         default=[],
         metavar="ROUTE:METHOD:PATH",
-        help="one more endpoint of a route ('*' one segment, '**' any)",
+        help="allow one more endpoint of a route ('*': one segment, '**': any number)",
     )
     add(
         "--deny-domain",
         action="append",
         default=[],
         metavar="HOST",
-        help="wins over every allowed host",
+        help="deny this host, even if another rule allows it",
     )
-    add("--block-net", action="store_true", help="no network at all")
-    add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
-    add("--env", action="append", default=[], metavar="NAME=VALUE", help="set this variable inside")
+    add("--block-net", action="store_true", help="give the command no network")
+    add(
+        "--env-pass",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="pass this environment variable to the command",
+    )
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="set this environment variable for the command",
+    )
     add(
         "--workdir",
         metavar="DIR",
-        help="the command's working directory (default: the current one)",
+        help="start the command in this directory (default: the current directory)",
     )
     add(
         "--strict-globs",
         action="store_true",
-        help="a grant the kernel can only hold wider is an error",
+        help="refuse a grant that the kernel can enforce only as a wider grant",
     )
     add(
         "--audit",
         nargs="?",
         const=True,
         metavar="FILE",
-        help="journal, also on stderr; =FILE: into this .jsonl file",
+        help="write the journal, and print it on stderr; =FILE: write to this .jsonl file",
     )
-    add("--audit-log", metavar="DIR", help="journal into this directory, or .jsonl file")
+    add("--audit-log", metavar="DIR", help="write the journal to this directory or .jsonl file")
     add(
         "--tier",
         choices=[one.value for one in Tier],
-        help="this tier or nothing (default: the strongest there is)",
+        help="use this tier or refuse to start (default: the strongest available)",
     )
     add(
         "--off",
         action="append",
         default=[],
         choices=[one.value for one in Switch],
-        help="turn a layer off, loudly",
+        help="turn a layer off, with a warning",
     )
 
 
 _GRANTS = (
-    (Access.READ, ("-r", "--read", "--ro"), "read, list and execute"),
-    (Access.WRITE, ("-w", "--write"), "create and write, without reading"),
+    (Access.READ, ("-r", "--read", "--ro"), "allow reading, listing and executing"),
+    (Access.WRITE, ("-w", "--write"), "allow creating and writing, without reading"),
     (Access.ALLOW, ("-a", "--allow", "--rw"), "read and write"),
-    (Access.EXEC, ("-x", "--exec"), "execute single programs, without listing"),
+    (Access.EXEC, ("-x", "--exec"), "allow executing single programs, without listing"),
 )
 
 
@@ -205,11 +223,13 @@ class _Grant(argparse.Action):
 def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
     file = options.audit if isinstance(options.audit, str) else None
     if file and options.audit_log:
-        raise UsageError("--audit=FILE and --audit-log name two journals", hint="give one of them")
+        raise UsageError(
+            "--audit=FILE and --audit-log both name a journal", hint="give only one of the two"
+        )
     if file and not file.endswith(".jsonl"):
         raise UsageError(
-            f"--audit={file}: a journal file ends in .jsonl",
-            hint="--audit-log DIR names a directory",
+            f"--audit={file}: the name of a journal file must end in .jsonl",
+            hint="for a directory, type --audit-log DIR",
         )
     return Request(
         profiles=tuple(options.profile),

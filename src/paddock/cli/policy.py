@@ -13,10 +13,10 @@ from paddock.policy.formats.config import configured, shown
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "policy",
-        "What holds for tool calls: built in, of your configuration, of --config, of flags.",
+        "Show the policy for tool calls: built-in values, your configuration, --config and flags.",
     )
     parser.add_argument("action", choices=["show"])
-    parser.add_argument("--origin", action="store_true", help="say where each value comes from")
+    parser.add_argument("--origin", action="store_true", help="print the source of each value")
     parser.add_argument("--json", action="store_true", help="for programs")
     add_tool_options(parser)
     options = parser.parse_args(arguments)

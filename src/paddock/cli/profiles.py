@@ -17,9 +17,9 @@ from paddock.text.printable import printable
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "profiles",
-        "List profiles, or show one as it is written. Exit 125 if one of them can not be used.",
+        "List profiles, or print one profile as written. Exit 125 if a profile cannot be used.",
     )
-    parser.add_argument("name", nargs="?", help="show this one")
+    parser.add_argument("name", nargs="?", help="print this profile")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
@@ -34,7 +34,10 @@ def execute(arguments: list[str]) -> int:
     wrong = [one.name for one in profiles if one.error]
     if wrong:
         sys.stdout.flush()
-        complain(f"can not be used: {', '.join(wrong)}", hint="correct the file, or take it away")
+        complain(
+            f"these profiles cannot be used: {', '.join(wrong)}",
+            hint="correct the file, or delete it",
+        )
         return EXIT_PADDOCK
     return 0
 

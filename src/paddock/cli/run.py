@@ -16,31 +16,31 @@ from paddock.workspace.stale_temp import sweep
 
 def execute(arguments: list[str]) -> int:
     options, command = split_command(arguments)
-    parser = Parser("run", "Run a command behind the fence: paddock run [options] -- COMMAND …")
+    parser = Parser("run", "Run a command in the sandbox: paddock run [options] -- COMMAND …")
     add_policy_options(parser)
     parser.add_argument(
-        "--dry-run", action="store_true", help="print what would be applied; run nothing"
+        "--dry-run", action="store_true", help="print what the sandbox would allow, and run nothing"
     )
-    parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: print JSON")
     parser.add_argument(
         "--observe",
         action="store_true",
-        help="tell what the fence refuses, and what would allow it",
+        help="print each path that the sandbox denies, and the flag that allows it",
     )
     parser.add_argument(
         "--publish",
         action="append",
         default=[],
         metavar="[HOST:]INSIDE",
-        help="show a port inside on this machine's 127.0.0.1 and ::1",
+        help="publish a port of the sandbox on this machine's 127.0.0.1 and ::1",
     )
     parser.add_argument(
         "--intercept-shells",
         action="store_true",
-        help="put shells behind the policy's [shell] besides; without one, behind no network",
+        help="apply the policy's [shell] to shells too; without [shell], shells have no network",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="no start line; warnings are still said"
+        "--quiet", action="store_true", help="print no start line; warnings are still printed"
     )
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError(
@@ -48,7 +48,7 @@ def execute(arguments: list[str]) -> int:
         )
     parsed = parser.parse_args(options)
     if parsed.json and not parsed.dry_run:
-        raise UsageError("run: --json shows a plan, it does not run one", hint="add --dry-run")
+        raise UsageError("run: --json needs --dry-run", hint="add --dry-run")
     if not command or not command[0]:
         raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
     origin, consulted = watched(Origin.of_process())

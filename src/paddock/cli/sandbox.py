@@ -27,29 +27,34 @@ _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("sandbox", "Where the commands of an agent run, and what holds them there.")
+    parser = Parser("sandbox", "Show where an agent's commands run, and what restricts them there.")
     add = parser.add_argument
     add("act", choices=("modes", "status", "selftest", "setup", "reset"))
-    add("--json", action="store_true", help="modes, status: for programs")
+    add("--json", action="store_true", help="modes, status: print JSON")
     add(
         "--mode",
         choices=[mode.value for mode in Mode],
-        help="in place of what the configuration says",
+        help="use this mode instead of the configured one",
     )
-    add("--config", metavar="FILE", help="JSON with a safety.sandbox object")
+    add("--config", metavar="FILE", help="read this JSON file, which has a safety.sandbox object")
     add(
         "--profile",
         metavar="NAME",
-        help="setup, reset: a distribution by name (alpine-base, ubuntu-base) or file",
+        help="setup, reset: use this distribution, by name (alpine-base, ubuntu-base) or file",
     )
-    add("--distro", metavar="NAME", help="setup, reset: what the distribution is called")
-    add("--packages", metavar="A,B", help="setup, reset: what is installed in it")
-    add("--force", action="store_true", help="setup: remove what is there and make it anew")
-    add("--yes", action="store_true", help="reset: without a question")
+    add("--distro", metavar="NAME", help="setup, reset: give the distribution this name")
+    add("--packages", metavar="A,B", help="setup, reset: install these packages in it")
+    add(
+        "--force",
+        action="store_true",
+        help="setup: remove an existing distribution, and create it again",
+    )
+    add("--yes", action="store_true", help="reset: do not ask for confirmation")
     options = parser.parse_args(arguments)
     if options.act in ("setup", "reset") and sys.platform != "win32":
         complain(
-            f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}"
+            f"sandbox {options.act} creates a WSL distribution, which needs Windows; this is "
+            f"{sys.platform}"
         )
         return EXIT_NOT_HERE
     match options.act:
@@ -90,14 +95,18 @@ def _modes(*, as_json: bool) -> int:
         return 0
     for mode, held in GUARANTEES.items():
         say(f"{mode.value}")
-        say(f"  writes   {held.where}{'' if held.writes else ' (not held)'}")
+        say(f"  writes   {held.where}{'' if held.writes else ' (not enforced)'}")
         say(f"  reads    {held.reads}")
         say(f"  limits   {held.limits}")
         say(f"  network  {held.network}")
         say(
-            f"  asked    {'every command, where allowed_paths is set' if held.forced_ask else 'as the policy says'}"
+            "  asked    "
+            f"{'about every command, if allowed_paths is set' if held.forced_ask else 'as the policy says'}"
         )
-    say("auto       linux on Linux, windows on Windows; elsewhere nothing holds, and it is refused")
+    say(
+        "auto       linux on Linux, windows on Windows; refused on other systems, which have no "
+        "sandbox"
+    )
     return 0
 
 
@@ -123,7 +132,8 @@ def _distro_facts(config: WslSandboxConfig) -> dict[str, object]:
 
     if config.distro not in list_distros():
         raise ExecutorError(
-            f"there is no distribution {config.distro}; `paddock sandbox setup` makes it"
+            f"the distribution {config.distro} does not exist; type `paddock sandbox setup` to "
+            "create it"
         )
     ran = run_in_distro(config.distro, _ABOUT, shell=config.shell)
     kernel, _, python = ran.stdout.partition("\n")
@@ -152,16 +162,19 @@ async def _executor_facts(config: SandboxConfig, mode: Mode) -> dict[str, object
 def _print_status(mode: Mode, found: dict[str, object]) -> None:
     say(f"mode: {mode.value}")
     if not found["works"]:
-        complain(f"commands can not be run: {found.get('refusal') or 'a first one failed'}")
+        complain(f"commands cannot run: {found.get('refusal') or 'the test command failed'}")
         return
     held = GUARANTEES[mode]
     say(f"place: {found['place']}, kernel {found['kernel']}")
     if "python" in found:
         say(f"python: {found['python'] or 'none'}")
     if found["writes_confined"]:
-        say(f"writes: held to {held.where}")
+        say(f"writes: limited to {held.where}")
     else:
-        say(f"writes: NOT held ({held.where}); bash is asked about wherever allowed_paths is set")
+        say(
+            f"writes: NOT limited ({held.where}); if allowed_paths is set, Paddock asks about "
+            "each bash command"
+        )
     say(f"reads: {held.reads}")
     say(f"limits: {held.limits}")
     say(f"network: {held.network}")
@@ -182,7 +195,10 @@ async def _selftest(config: SandboxConfig) -> int:
         try:
             held = [
                 await _writes(
-                    bare, os.path.join(outside, "control"), True, "without a fence: written outside"
+                    bare,
+                    os.path.join(outside, "control"),
+                    True,
+                    "without a sandbox: written outside",
                 ),
                 await _writes(
                     executor, os.path.join(workspace, "inside"), True, "written in the workspace"
@@ -242,7 +258,10 @@ def _set_up(config: WslSandboxConfig, *, force: bool) -> int:
     from paddock.executors.distro import set_up
 
     if not set_up(config, force=force, say=say):
-        say(f"{config.distro} is there already, and was kept; --force makes it anew")
+        say(
+            f"{config.distro} already exists; type `paddock sandbox setup --force` to create it "
+            "again"
+        )
         return 0
     say(f"{config.distro} is ready")
     return 0
@@ -252,8 +271,8 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError(
-                "reset removes the distribution with all its files",
-                hint="--yes, where nobody can be asked",
+                "reset removes the distribution and all its files",
+                hint="without a terminal, type `paddock sandbox reset --yes`",
             )
         sys.stderr.write(
             f"paddock: {config.distro} and all files in it will be removed. The workspace stays. "
@@ -278,7 +297,7 @@ def _named(path: str, origin: Origin) -> SandboxConfig:
         with open(path, encoding="utf-8") as file:
             return read_safety_config(file.read(), path, origin).sandbox
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can not be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {error}") from None
 
 
 def _origin() -> Origin:

@@ -82,7 +82,7 @@ def _line(row: dict[str, Any]) -> str:
         plural = "" if row["changes"] == 1 else "s"
         details = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
     if row["unreadable"]:
-        details += f" ({row['unreadable']} can not be looked at)"
+        details += f" ({row['unreadable']} cannot be examined)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
     return (

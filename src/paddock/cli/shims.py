@@ -11,15 +11,17 @@ from paddock.launch.shims import InstalledShims, default_dir, install, installed
 from paddock.policy import Origin, Request
 
 _ADVISORY = (
-    "This is advice, not a fence: whoever calls /bin/bash by its path, or by a #! line, goes past it.",
-    "What holds: start the whole agent with `paddock run`; with --intercept-shells no path leads past.",
+    "Shims are advice, not a sandbox: a program that starts /bin/bash by its path, or by a #! "
+    "line, avoids them.",
+    "To enforce it, start the whole agent with `paddock run --intercept-shells -- COMMAND`.",
 )
 
 
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "shims",
-        "Links by the names of shells that close themselves in: paddock shims install [DIR]",
+        "Create links with the names of shells, which start sandboxed shells: paddock shims "
+        "install [DIR]",
     )
     parser.add_argument("verb", choices=["install", "remove", "status"])
     parser.add_argument(
@@ -28,7 +30,7 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--shells",
         metavar="DIR",
-        help="where the real shells are (default: /bin/shells, else /bin)",
+        help="find the real shells in this directory (default: /bin/shells, else /bin)",
     )
     parser.add_argument(
         "--profile", action="append", default=[], metavar="NAME", help="default: ai-agent"
@@ -39,7 +41,8 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--in-run",
         action="store_true",
-        help="for an agent in `paddock run`: what [shell] says alone, else no network",
+        help="for an agent in `paddock run`: apply only [shell] of the policy; without [shell], "
+        "no network",
     )
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
@@ -53,12 +56,12 @@ def execute(arguments: list[str]) -> int:
                 place, shells and os.path.normpath(shells), request, origin, in_run=options.in_run
             )
             say(_line(done))
-            say(f"put it in front: PATH={done.dir}:$PATH")
+            say(f"put it first in PATH: export PATH={done.dir}:$PATH")
             for line in _ADVISORY:
                 say(line)
         case "remove":
             if not remove(directory):
-                raise UsageError(f"{directory} has no shims of paddock")
+                raise UsageError(f"{directory} has no shims of Paddock")
             say(f"removed: {directory}")
         case _:
             found = installed(directory)
@@ -76,4 +79,4 @@ def execute(arguments: list[str]) -> int:
 
 
 def _line(shims: InstalledShims) -> str:
-    return f"{shims.dir}: {', '.join(shims.names)}; the real ones are in {shims.shells}"
+    return f"{shims.dir}: {', '.join(shims.names)}; the real shells are in {shims.shells}"

@@ -37,7 +37,8 @@ _DENIED_MARK = "(closed)"
 NOT_COVERED = {
     Tier.FULL: ("the moment between the appearance of a denied or protected name and its cover",),
     Tier.LANDLOCK: (
-        "names inside a grant (.env; .git/hooks, .envrc and others that are executed later outside)",
+        "names inside a grant (.env, .git/hooks, .envrc and others that programs outside run "
+        "later)",
         "names, sizes and modes of files outside the grants (stat, chmod, utime)",
         "processes left behind when the command is killed together with paddock by SIGKILL",
     ),
@@ -73,7 +74,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("environment", _environment(plan))
     _item(
         "privileges",
-        ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"],
+        ["no new privileges (set-user-id has no effect)" if plan.no_new_privs else "may grow"],
     )
     _item("tools", _tools(prepared.policy.tools))
     _item("journal", [_journal(plan)])
@@ -95,8 +96,8 @@ def _tools(tools: ToolSettings) -> list[str]:
     if not given:
         return []
     return [
-        "[tools] is for calls that a program makes through Paddock (docs/tools.md); what is run here makes none: "
-        + ", ".join(given)
+        "[tools] applies to calls that a program makes through Paddock (docs/tools.md), not to "
+        "this command: " + ", ".join(given)
     ]
 
 
@@ -124,15 +125,15 @@ def _item(label: str, lines: Iterable[str]) -> None:
 def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) -> list[str]:
     if files is None:
         return ["NOT FENCED"]
-    lines = [f"{preflight.rules} rules for {len(files.grants)} grants; everything else is refused"]
+    lines = [f"{preflight.rules} rules for {len(files.grants)} grants; every other path is denied"]
     here = [grant for grant in files.grants if grant.path not in preflight.skipped]
     kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
     lines += [_grant(grant, preflight, max(kind, len(_DENIED_MARK)), width) for grant in here]
     if to_make:
-        lines.append(f"made by the run, then granted: {' '.join(to_make)}")
+        lines.append(f"created by the run, then granted: {' '.join(to_make)}")
     if skipped := [path for path in preflight.skipped if path not in to_make]:
-        lines.append(f"granted if it were here: {' '.join(skipped)}")
+        lines.append(f"not granted, because it does not exist: {' '.join(skipped)}")
     return lines
 
 
@@ -148,14 +149,15 @@ def _denied(plan: Plan) -> list[str]:
     """
     if plan.files is None or not plan.files.denied:
         return []
-    return [f"closed, also when they appear: {_names(plan.files.denied, plan.cwd)}"]
+    return [f"denied, also if created during the run: {_names(plan.files.denied, plan.cwd)}"]
 
 
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
     return [
-        f"read-only in what can be written, taken away when they appear: {_names(plan.files.protected, plan.cwd)}"
+        "read-only inside writable directories, removed if created during the run: "
+        f"{_names(plan.files.protected, plan.cwd)}"
     ]
 
 
@@ -174,14 +176,18 @@ def _workspace(plan: Plan) -> list[str]:
     if plan.workspace is None:
         return []
     return [
-        f"copy-on-write: {plan.workspace.path} stays as it is; `paddock diff` and `paddock apply` review the copy"
+        f"copy-on-write: {plan.workspace.path} does not change; `paddock diff` shows the copy, "
+        "`paddock apply` applies it"
     ]
 
 
 def _temp(plan: Plan) -> str:
     if plan.tier is Tier.FULL:
         size = plan.namespaces.tmp_mb if plan.namespaces else None
-        return f"/tmp, /var/tmp and /dev/shm are the run's own, in memory{f', at most {size} MiB' if size else ''}"
+        return (
+            "/tmp, /var/tmp and /dev/shm are private to the run, in "
+            f"memory{f', at most {size} MiB' if size else ''}"
+        )
     return "private, new for this run, removed at its end" if plan.temp else "none"
 
 
@@ -213,14 +219,18 @@ def _programs(gate: Gate | None) -> list[str]:
     lines = [
         f"{rule.action.value:5} {rule.id}: {_matches(rule)}  {rule.source}" for rule in gate.rules
     ]
-    lines.append(f"{gate.default.value:5} all else; {gate.on_error.value} what can not be judged")
+    lines.append(
+        f"{gate.default.value:5} every other program; {gate.on_error.value} if a rule "
+        "cannot be checked"
+    )
     lines += [
-        f"approved, where it would be asked: {_matches(rule)}  {rule.source}"
+        f"approved earlier, so no question: {_matches(rule)}  {rule.source}"
         for rule in gate.approved
     ]
     if gate.exec_only_granted:
         lines.append(
-            "what a command could have made itself: only by a rule that names its place or content, or exec_globs"
+            "programs that a command could have created: only by a rule with its path or "
+            "content, or exec_globs"
         )
     return lines
 
@@ -243,7 +253,7 @@ def _shells(shell: ShellPlan | None) -> list[str]:
     lines += (
         [f"without the variables {' '.join(layer.environment.deny)}"] if layer.environment else []
     )
-    refused = "a shell that can not be closed in is not started"
+    refused = "Paddock does not start a shell that it cannot restrict"
     lines.append(
         refused + ("" if shell.on_failure is OnFailure.CLOSED else ", unless it is a login shell")
     )
@@ -259,23 +269,25 @@ def _matches(rule: GateRule) -> str:
 
 def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
     if network is None:
-        return ["NOT FENCED: every host can be reached, and every service of this machine"]
+        return [
+            "NOT RESTRICTED: the command can reach every host, and every service of this machine"
+        ]
     if network.mode is NetworkReach.NONE:
         nobody = (
-            "a network of its own in which nobody else is"
+            "an empty network namespace"
             if tier is Tier.FULL
-            else "no sockets for it can be made"
+            else "the command cannot create network sockets"
         )
         return [f"none: {nobody}", *_published(network)]
     # In the order of evaluation.
     lines = [f"deny  {_host(rule, 'every port')}" for rule in network.denied]
     lines += [f"allow {_host(rule, 'ports 80 and 443')}" for rule in network.allowed]
     if network.default is Action.ALLOW:
-        lines.append("allow all other names, every port; addresses only where they are listed")
+        lines.append("allow every other name, every port; addresses only if listed")
     else:
-        lines.append(f"{network.default.value:5} all else")
+        lines.append(f"{network.default.value:5} every other host")
     lines += [
-        f"approved, where it would be asked: {_host(rule, 'every port')}"
+        f"approved earlier, so no question: {_host(rule, 'every port')}"
         for rule in network.approved
     ]
     if network.local_ports:
@@ -284,16 +296,20 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
         )
     if network.http:
         lines += [line for route in network.http.routes for line in _route(route)]
-        lines += [f"opened and told: {one.host}  {one.source}" for one in network.http.inspect]
+        lines += [
+            f"inspected (decrypted and journaled): {one.host}  {one.source}"
+            for one in network.http.inspect
+        ]
     if tier is Tier.LANDLOCK:
         lines.append(
-            "by the proxy of HTTP_PROXY and ALL_PROXY alone: programs that ignore it reach nobody; no UDP"
+            "only through the proxy in HTTP_PROXY and ALL_PROXY: a program that ignores it "
+            "reaches no host; no UDP"
         )
     return [*lines, *_published(network), "never: cloud metadata, link-local addresses"]
 
 
 def _published(network: NetworkPlan) -> list[str]:
-    shown = "port {} of this machine's loopback leads to port {} inside"
+    shown = "port {} of this machine's loopback leads to port {} in the sandbox"
     return [shown.format(one.host, one.inside) for one in network.published]
 
 
@@ -320,7 +336,7 @@ def _host(rule: HostRule, ports: str) -> str:
 def _environment(plan: Plan) -> list[str]:
     rules = plan.environment
     if rules is None:
-        return ["NOT FENCED: as it is"]
+        return ["NOT RESTRICTED: the caller's environment"]
     lines = [
         f"pass   {' '.join(rules.pass_) or 'nothing'}",
         f"never  {' '.join(rules.deny) or '-'}",

@@ -29,7 +29,7 @@ def show_steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> None
 def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[str]:
     container, namespaces = plan.container, plan.namespaces
     if container is None or namespaces is None:
-        raise Bug("the plan is not one of a container")
+        raise Bug("the plan is not for a container")
     yield f"profile {' ← '.join(plan.profiles)}"
     yield f"user: uid {container.uid}, gid {container.gid} inside"
     yield f"journal {_journal(plan)}"
@@ -48,7 +48,7 @@ def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[
         f"{_limits(plan)}"
     )
     kept = " ".join(container.capabilities) or "none"
-    yield f"capabilities: {kept}, as a bound for whatever comes"
+    yield f"capabilities: {kept}, as the bounding set"
     yield f"groups cleared, gid {container.gid}, uid {container.uid}; capabilities kept: {kept}"
     yield f"environment: {_environment(plan)}"
     yield f"{_rules(plan)}; {_calls(plan, preflight)}"
@@ -82,27 +82,27 @@ def _cgroups(container: Container) -> str:
 def _limits(plan: Plan) -> str:
     held = {field.name: getattr(plan.limits, field.name) for field in fields(plan.limits)}
     parts = [f"{name} {value}" for name, value in held.items() if value is not None]
-    return f"limits: {', '.join(parts)}" if parts else "no limits but no core dumps"
+    return f"limits: {', '.join(parts)}" if parts else "no limits, except no core dumps"
 
 
 def _environment(plan: Plan) -> str:
     rules = plan.environment
     if rules is None:
-        return "NOT FENCED: as it is"
+        return "NOT RESTRICTED: the caller's environment"
     given = " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(rules.set.items()))
     return f"set {given}; pass {' '.join(rules.pass_) or 'nothing'}"
 
 
 def _rules(plan: Plan) -> str:
     if plan.files is None:
-        return "no grants: the files of the container are as their modes say"
+        return "no grants: file modes alone decide in the container"
     grants = ", ".join(f"{grant.access} {grant.path}" for grant in plan.files.grants)
-    return f"Landlock, nothing but: {grants}"
+    return f"Landlock allows only: {grants}"
 
 
 def _calls(plan: Plan, preflight: Preflight) -> str:
     if plan.seccomp is None:
-        return "system calls NOT FENCED"
+        return "system calls NOT RESTRICTED"
     if plan.seccomp.default == "allow":
-        return f"seccomp, {preflight.blocked} system calls refused"
-    return f"seccomp, only {len(plan.seccomp.syscalls)} system calls"
+        return f"seccomp denies {preflight.blocked} system calls"
+    return f"seccomp allows only {len(plan.seccomp.syscalls)} system calls"

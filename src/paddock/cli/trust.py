@@ -18,9 +18,11 @@ from paddock.policy.trust.file_trust import agree, read_policy, trust, untrust
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("trust", "Accept a policy file that lies where the sandbox could write it.")
+    parser = Parser("trust", "Accept a policy file in a directory that the sandbox could write.")
     parser.add_argument("file", nargs="?", default="./paddock.toml", metavar="FILE")
-    parser.add_argument("--revoke", action="store_true", help="take it back")
+    parser.add_argument(
+        "--revoke", action="store_true", help="remove the file from the list of trusted files"
+    )
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     if options.revoke:
@@ -45,7 +47,7 @@ def execute(arguments: list[str]) -> int:
 def _hosts(file: str, hosts: Iterable[Sourced[Destination]], origin: Origin) -> int:
     named = {host.value: host.source for host in hosts}
     if not named:
-        raise UsageError(f"{file} names no host")
+        raise UsageError(f"{file} does not name a host")
     agree(
         (agreement(host) for host in named), os.path.abspath(os.path.join(origin.cwd, file)), origin
     )

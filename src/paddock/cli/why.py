@@ -41,44 +41,53 @@ _FLAG = {Operation.READ: "--read", Operation.WRITE: "--allow", Operation.EXEC: "
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "why",
-        "What the fence answers for a path, a program or a host, or [tools] for a call. Exit 0: allowed, 1: not.",
+        "Show whether the sandbox allows a path, a program or a host, or whether [tools] allows "
+        "a call. Exit 0: allowed; 1: denied.",
     )
     add_policy_options(parser, without="--exec")  # here --exec is the question; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
     asked.add_argument(
-        "--tool", metavar="NAME", help="a tool call, as [tools] judges it; with --argument"
+        "--tool", metavar="NAME", help="ask about this tool call; add its arguments with --argument"
     )
     asked.add_argument(
         "--exec",
         dest="program",
         metavar="COMMAND",
-        help='one command with its arguments: "git push"',
+        help='ask about this command with its arguments: "git push"',
     )
     asked.add_argument(
-        "--host", metavar="HOST[:PORT]", help="a connection to it (default: port 443)"
+        "--host",
+        metavar="HOST[:PORT]",
+        help="ask about a connection to this host (default: port 443)",
     )
     parser.add_argument(
-        "--op", choices=[one.value for one in _FLAG], help="on the path (default: read)"
+        "--op",
+        choices=[one.value for one in _FLAG],
+        help="ask about this operation on the path (default: read)",
     )
-    parser.add_argument("--cwd", metavar="DIR", help="where the program is started")
+    parser.add_argument("--cwd", metavar="DIR", help="start the program in this directory")
     parser.add_argument(
-        "--argument", action="append", default=[], metavar="NAME=VALUE", help="of the tool call"
+        "--argument",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="add this argument of the tool call",
     )
     add_tool_options(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     if options.path is None and options.op:
-        raise UsageError("why: --op belongs to --path")
+        raise UsageError("why: --op needs --path")
     if options.program is None and options.cwd:
-        raise UsageError("why: --cwd belongs to --exec")
+        raise UsageError("why: --cwd needs --exec")
     if options.host is not None:
         return _host(options)
     if options.tool is None and (
         options.argument or options.config or any(tool_flags_of(options).given())
     ):
         raise UsageError(
-            "why: --argument, --config, --denied-paths and their like belong to --tool"
+            "why: --argument, --config, --denied-paths and the other tool options need --tool"
         )
     if options.tool is not None:
         return _tool(options)
@@ -192,7 +201,7 @@ def _host(options: argparse.Namespace) -> int:
     say(f"{decision_text}: {host}:{port}")
     because = [
         f"{rule.host} ({rule.source})" if rule else "",
-        decision.reason or ("" if rule else "it is the default"),
+        decision.reason or ("" if rule else "the default applies"),
     ]
     say(f"  because: {': '.join(part for part in because if part)}")
     for route in plan.network.http.routes if plan.network and plan.network.http else ():
@@ -285,10 +294,11 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise UsageError(f"why: {command!r} is no command: {error}") from None
+        raise UsageError(f"why: {command!r} is not a command: {error}") from None
     if not words or _SHELL.intersection(_QUOTED.sub("", command)):
         raise UsageError(
-            "why: one command, without the shell around it", hint="ask about each command by itself"
+            "why: --exec takes one command, without shell operators",
+            hint="ask about each command separately",
         )
     return words
 
@@ -303,10 +313,10 @@ def _absolute(written: str, origin: Origin) -> str:
 def _kernel(attempt: FileAttempt) -> str:
     match attempt.outcome:
         case "allowed":
-            return "tried behind this very fence: it opened"
+            return "tested in this sandbox: it opened"
         case "denied":
-            return f"tried behind this very fence: {attempt.errno}"
+            return f"tested in this sandbox: {attempt.errno}"
         case "missing":
-            return "tried behind this very fence: there is no such file"
+            return "tested in this sandbox: no such file"
         case _:
-            return "not tried: this kernel can not try it without doing it"
+            return "not tested: this kernel cannot test it without doing it"

@@ -40,8 +40,10 @@ def program() -> str:
     """The installed core, in the directory of the scripts of this package's environment."""
     if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs prints the same
         raise HostError(
-            f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
-            hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
+            f"{sys.platform} is not supported: the sandbox needs Landlock and seccomp, which only "
+            "Linux has",
+            hint="run paddock in a virtual machine or container with Linux 6.12 or newer on "
+            "x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     # Installed for one user: searched from the location of this package, not from the caller's
@@ -55,7 +57,7 @@ def program() -> str:
         if os.access(path, os.X_OK):
             return path
     raise CoreError(
-        f"the native program {NAME} is not installed; looked at {', '.join(read_answer)}",
+        f"the native program {NAME} is not installed; Paddock looked at {', '.join(read_answer)}",
         hint="reinstall paddock",
     )
 
@@ -109,7 +111,7 @@ def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, pas
             argv, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=[passed], env={}
         )
     except OSError as error:
-        raise CoreError(f"paddock-core can not be started in {cwd}: {error.strerror}") from error
+        raise CoreError(f"cannot start paddock-core in {cwd}: {error.strerror}") from error
 
 
 def _answered(status: int, answer: int, complaint: int) -> Any:
@@ -131,7 +133,7 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
             os.execv(path, [NAME, "run", "--plan-fd", str(plan_fd), *flags, "--", *command])
         except OSError as error:
             # E2BIG: the arguments of the command and ours together exceed the limit of the kernel.
-            raise CoreError(f"can not start {path}: {error.strerror}") from error
+            raise CoreError(f"cannot start {path}: {error.strerror}") from error
 
 
 def start_exec_server(

@@ -123,11 +123,11 @@ class PlainExecutor:
         words, environment = checked_words(command, self._shell or ()), checked_environment(env)
         if tty is not None:
             raise NotStarted(
-                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+                f"{self.name}: this executor has no terminals", failure=Failure.UNAVAILABLE
             )
         where = self._cwd if cwd is None else os.path.join(self._cwd, cwd)
         if not os.path.isdir(where):
-            raise NotStarted(f"{where} is no directory", failure=Failure.NO_DIRECTORY)
+            raise NotStarted(f"{where} is not a directory", failure=Failure.NO_DIRECTORY)
         pipe = asyncio.subprocess.PIPE
         # cmd.exe takes its command line literally; quoting it as an argument would change it.
         by_system = isinstance(command, str) and self._shell is None

@@ -118,7 +118,7 @@ class Shell:
             or self._process.stdin is None
             or self.state is not ShellStatus.RUNNING
         ):
-            raise UsageError(f"{self.id} takes no input: it is {self.state.value}")
+            raise UsageError(f"{self.id} accepts no input: its state is {self.state.value}")
         self._process.stdin.write(data.encode() if isinstance(data, str) else data)
         await self._process.stdin.drain()
 
@@ -246,7 +246,8 @@ class Shells:
             return self._shells[id]
         except KeyError:
             raise UsageError(
-                f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}"
+                f"no shell has the id {id}",
+                hint=f"the open shells are: {', '.join(self._shells) or 'none'}",
             ) from None
 
     def read(self, id: str) -> ShellOutput:

@@ -222,7 +222,8 @@ class ContainerExecutor:
             now = covered_names(self._request, self._workspace, self._exec_cwd, to_run=False)
         except NotStarted as error:
             return (
-                f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
+                f"{self._workspace}: cannot find the protected names that appeared: "
+                f"{error.message}",
             )
         before = self._covered.objects
         new = sorted(now.objects.keys() - before.keys())
@@ -230,7 +231,7 @@ class ContainerExecutor:
         links = sorted(now.links - self._covered.links)
         gone = sorted(self._covered.links - now.links)
         return (
-            *(f"{path}: it appeared during the session, and nothing held it" for path in new),
+            *(f"{path}: appeared during the session, and nothing protected it" for path in new),
             *(
                 f"{path}: it was replaced or removed during the session: look at it"
                 for path in replaced
@@ -240,8 +241,8 @@ class ContainerExecutor:
                 for path, said in gone
             ),
             *(
-                f"{path}: this link to {output} appeared in a git directory, and git writes through it: "
-                "remove it before git runs"
+                f"{path}: this link to {output} appeared in a git directory, and git writes through "
+                "it; remove it before git runs"
                 for path, output in links
             ),
         )
@@ -310,7 +311,7 @@ class ContainerExecutor:
                     return first
                 output = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            output = f"nothing heard of it for {_START_TIMEOUT_S:.0f} s"
+            output = f"it did not answer for {_START_TIMEOUT_S:.0f} s"
         except BaseException:
             first.close()
             raise
@@ -318,7 +319,7 @@ class ContainerExecutor:
         raise NotStarted(
             f"{self.name} does not start: {output or 'no reason was given'}",
             failure=Failure.UNAVAILABLE,
-            hint="does the engine run, and is the image there?",
+            hint="check that the engine runs and that the image exists",
         )
 
     async def _check_mounts(self, held: CoveredNames) -> None:

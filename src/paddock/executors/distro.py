@@ -119,7 +119,7 @@ def download_rootfs(
     digest = hashlib.sha256()
     try:
         if not url.startswith("https://"):
-            raise ExecutorError(f"{url}: only https is fetched")
+            raise ExecutorError(f"{url}: Paddock fetches only https addresses")
         with contextlib.ExitStack() as held:
             answer = held.enter_context(opener.open(url, timeout=_FETCH_TIMEOUT_S))
             directory = held.enter_context(
@@ -137,12 +137,12 @@ def download_rootfs(
             if digest.hexdigest() != sha256.lower():
                 raise ExecutorError(
                     f"{url}: its SHA-256 is {digest.hexdigest()}, not {sha256.lower()}",
-                    hint="what is there has changed; nothing was installed",
+                    hint="the file at this address changed; nothing was installed",
                 )
             os.replace(part, to)
     except (OSError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise ExecutorError(f"{url} can not be fetched: {reason}") from None
+        raise ExecutorError(f"cannot fetch {url}: {reason}") from None
 
 
 class _OnlyHttps(urllib.request.HTTPRedirectHandler):
@@ -156,7 +156,9 @@ class _OnlyHttps(urllib.request.HTTPRedirectHandler):
         newurl: str,
     ) -> urllib.request.Request | None:
         if not newurl.startswith("https://"):
-            raise ExecutorError(f"{req.full_url} leads to {newurl}: only https is fetched")
+            raise ExecutorError(
+                f"{req.full_url} leads to {newurl}: Paddock fetches only https addresses"
+            )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -250,11 +252,11 @@ def _called(argv: list[str], sent: bytes, timeout_s: float) -> DistroResult:
         )
     except subprocess.TimeoutExpired:
         raise ExecutorError(
-            f"wsl.exe does not answer within {timeout_s:.0f} s: {posixpath.basename(argv[-1])}"
+            f"wsl.exe did not answer within {timeout_s:.0f} s: {posixpath.basename(argv[-1])}"
         ) from None
     except OSError as error:
         raise ExecutorError(
-            f"wsl.exe can not be started: {error.strerror}", hint="`wsl --install` brings WSL"
+            f"cannot start wsl.exe: {error.strerror}", hint="type `wsl --install` to install WSL"
         ) from None
     return DistroResult(
         exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr)

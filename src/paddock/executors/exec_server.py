@@ -74,7 +74,7 @@ class ExecServer:
                 if denials is not None:
                     denials.close()
                 raise NotStarted(
-                    f"paddock-core can not be started: {error.strerror}",
+                    f"cannot start paddock-core: {error.strerror}",
                     failure=Failure.UNAVAILABLE,
                 ) from error
 
@@ -178,7 +178,7 @@ class ExecServer:
         await asyncio.to_thread(self._ended, _END_TIMEOUT_S)
         report = self._last_output().strip()
         return NotStarted(
-            f"the place that commands run in has ended{': ' + report if report else ''}",
+            f"the sandbox that runs commands has ended{': ' + report if report else ''}",
             failure=Failure.UNAVAILABLE,
         )
 
@@ -419,7 +419,7 @@ def _failure(step: str, number: int, name: str) -> NotStarted:
     match step, number:
         case "cwd", _:
             return NotStarted(
-                f"the directory to run in can not be entered: {text}", failure=Failure.NO_DIRECTORY
+                f"cannot enter the working directory: {text}", failure=Failure.NO_DIRECTORY
             )
         case "exec", errno.ENOENT | errno.ENOTDIR:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_FOUND)
@@ -427,11 +427,9 @@ def _failure(step: str, number: int, name: str) -> NotStarted:
             return NotStarted(
                 f"{name}: {text}",
                 failure=Failure.DENIED,
-                hint="`paddock why --exec` says what refuses it",
+                hint="type `paddock why --exec COMMAND` to see which rule denies it",
             )
         case "exec", _:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_EXECUTABLE)
         case _:
-            return NotStarted(
-                f"{name} can not be started ({step}): {text}", failure=Failure.UNAVAILABLE
-            )
+            return NotStarted(f"cannot start {name} ({step}): {text}", failure=Failure.UNAVAILABLE)

@@ -65,4 +65,4 @@ class HostExecutor:
         exec_server, self._exec_server = self._exec_server, None
         if exec_server is None or await exec_server.close():
             return ()
-        return (f"process {exec_server.pid}, which starts commands, does not end",)
+        return (f"the exec server, process {exec_server.pid}, does not end",)

@@ -178,7 +178,9 @@ def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
     """Checks that the names are valid variable names."""
     for name, value in (env or {}).items():
         if not name or "=" in name or "\0" in name or "\0" in value:
-            raise NotStarted(f"no environment variable: {name!r}", failure=Failure.NOT_EXECUTABLE)
+            raise NotStarted(
+                f"not the name of an environment variable: {name!r}", failure=Failure.NOT_EXECUTABLE
+            )
     return dict(env or {})
 
 
@@ -188,5 +190,7 @@ def checked_words(command: CommandLine, shell: Sequence[str]) -> list[str]:
     if not words or not words[0]:
         raise NotStarted("the command is empty", failure=Failure.NOT_FOUND)
     if any("\0" in word for word in words):
-        raise NotStarted("no word of a command can hold a NUL", failure=Failure.NOT_EXECUTABLE)
+        raise NotStarted(
+            "an argument of the command contains a NUL byte", failure=Failure.NOT_EXECUTABLE
+        )
     return words

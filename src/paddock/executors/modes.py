@@ -61,14 +61,14 @@ GUARANTEES: Mapping[Mode, ModeGuarantees] = {
     ),
     Mode.LINUX: ModeGuarantees(
         writes=True,
-        where="the workspace and a private /tmp; not what git and tools obey there",
-        reads="what the profile grants: the system and its tools, no secrets",
-        limits="memory, for all commands together; others by policy",
-        network="open, or as [network] of the policy says",
+        where="the workspace and a private /tmp, without the files that git and tools obey",
+        reads="the paths that the profile grants: the system and its tools, no secrets",
+        limits="memory, for all commands together; other limits by policy",
+        network="open, or as [network] of the policy decides",
     ),
     Mode.WINDOWS: ModeGuarantees(
         writes=True,
-        where="what is labelled low: the workspace, and AppData\\LocalLow",
+        where="paths with the low label: the workspace, and AppData\\LocalLow",
         reads="everything",
         limits="memory and number of processes, for each command",
         network="open",
@@ -82,17 +82,17 @@ GUARANTEES: Mapping[Mode, ModeGuarantees] = {
     ),
     Mode.CONTAINER: ModeGuarantees(
         writes=True,
-        where="the workspace, and the container, which goes",
+        where="the workspace, and the container, which is removed",
         reads="the image and the workspace",
         limits="memory and number of processes, for all commands together",
         network="none, or the engine's",
     ),
     Mode.SSH: ModeGuarantees(
         writes=False,
-        where="whatever the account there may",
-        reads="whatever the account there may",
+        where="everything that the account on that machine may",
+        reads="everything that the account on that machine may",
         limits="none",
-        network="that of the other machine",
+        network="the network of the other machine",
     ),
 }
 
@@ -110,18 +110,19 @@ def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bo
             return Mode(here)
         if require_enforced:
             raise HostError(
-                f"nothing can hold commands on {platform}",
-                hint='mode = "local", or require_enforced = false, runs them without any isolation',
+                f"{platform} has no sandbox for commands",
+                hint='to run commands without isolation, write mode = "local" or '
+                "require_enforced = false",
             )
         warnings.warn(
-            f"nothing can hold commands on {platform}: they run without any isolation",
+            f"{platform} has no sandbox for commands: they run without isolation",
             RuntimeWarning,
             stacklevel=2,
         )
         return Mode.LOCAL
     needs = _NEEDS.get(wanted, here)
     if needs != here:
-        raise HostError(f"mode {wanted}: that is for {needs.capitalize()}, and this is {platform}")
+        raise HostError(f"mode {wanted} needs {needs.capitalize()}, and this is {platform}")
     return wanted
 
 

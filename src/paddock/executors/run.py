@@ -115,7 +115,7 @@ async def run(
     executor is disposed of.
     """
     if any(limit is not None and math.isnan(limit) for limit in (timeout_s, idle_timeout_s)):
-        raise UsageError("a time limit that is no number")
+        raise UsageError("the time limit is not a number")
     started_at = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s) as starting:

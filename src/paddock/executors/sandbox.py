@@ -141,14 +141,15 @@ class SandboxExecutor:
             # The core was started again. A command may have been allowed because of guarantees of
             # the first core.
             raise NotStarted(
-                "the fence holds less than before",
+                "the sandbox now enforces less than before",
                 failure=Failure.UNAVAILABLE,
-                hint="begin a new session",
+                hint="start a new session",
             )
         if not confines and not self._warned:
             self._warned = True
             warnings.warn(
-                "commands of this session can write outside their workspace: the fence is not complete here",
+                "commands of this session can write outside their workspace: the sandbox is "
+                "incomplete on this machine",
                 RuntimeWarning,
                 stacklevel=2,
             )
@@ -180,7 +181,7 @@ class SandboxExecutor:
 
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):
-            raise NotStarted(f"{self.workspace} is no directory", failure=Failure.NO_DIRECTORY)
+            raise NotStarted(f"{self.workspace} is not a directory", failure=Failure.NO_DIRECTORY)
         grant = GrantFlag(
             access=Access.EXEC,
             pattern=core.program(),
@@ -253,5 +254,5 @@ def _refuse_denied(environment: Mapping[str, str], rules: EnvironmentRules | Non
             fnmatch.fnmatchcase(name, pattern) for pattern in rules.deny
         ):
             raise NotStarted(
-                f"the policy keeps {name} out of the environment", failure=Failure.DENIED
+                f"the policy denies the environment variable {name}", failure=Failure.DENIED
             )

@@ -92,8 +92,8 @@ class WindowsExecutor:
                 self._raise()
                 if require_enforced:
                     raise HostError(
-                        f"commands can not be kept from writing: {error}",
-                        hint="require_enforced = false runs them in a job object alone",
+                        f"Paddock cannot limit where commands write: {error}",
+                        hint="to run them in a job object only, write require_enforced = false",
                     ) from None
                 warnings.warn(
                     f"commands can write everywhere: {error}", RuntimeWarning, stacklevel=2
@@ -119,7 +119,7 @@ class WindowsExecutor:
         line = self._line(command)
         if tty is not None:
             raise NotStarted(
-                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+                f"{self.name}: this executor has no terminals", failure=Failure.UNAVAILABLE
             )
         where = self.workspace if cwd is None else os.path.join(self.workspace, cwd)
         self._forget()
@@ -168,7 +168,7 @@ class WindowsExecutor:
         elif words[0].lower().rstrip(". ").endswith(_BATCH):
             # cmd.exe parses arguments of batch files by rules that no quoting makes safe.
             raise NotStarted(
-                f"{words[0]}: batch files are for the shell", failure=Failure.NOT_EXECUTABLE
+                f"{words[0]}: only a shell can run a batch file", failure=Failure.NOT_EXECUTABLE
             )
         return subprocess.list2cmdline(words)
 
@@ -318,7 +318,7 @@ class _Overlapped:
 def _failure(error: CallFailed, line: str, cwd: str) -> NotStarted:
     match error.number:
         case win32.ERROR_DIRECTORY:
-            return NotStarted(f"{cwd} is no directory", failure=Failure.NO_DIRECTORY)
+            return NotStarted(f"{cwd} is not a directory", failure=Failure.NO_DIRECTORY)
         case win32.ERROR_FILE_NOT_FOUND | win32.ERROR_PATH_NOT_FOUND:
             return NotStarted(f"{line}: no such program", failure=Failure.NOT_FOUND)
         case win32.ERROR_BAD_EXE_FORMAT | win32.ERROR_ACCESS_DENIED | win32.ERROR_FILENAME_TOO_LONG:

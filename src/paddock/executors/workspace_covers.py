@@ -27,8 +27,8 @@ Location = tuple[str, str]
 """The device of a file system, and a path in it. No symlink is a part of such a path."""
 
 LATER = (
-    "protected and denied names that were there at the start are held; those that appear later are not: "
-    "look at them before git or another tool of the host runs in the workspace"
+    "only protected and denied names that exist at the start are covered; check new ones before "
+    "git or another host tool runs in the workspace"
 )
 
 
@@ -58,7 +58,7 @@ class CoveredNames:
         return (
             LATER
             if self.uncovered is None
-            else f"protected and denied names are not held here: {self.uncovered}"
+            else f"protected and denied names are not covered here: {self.uncovered}"
         )
 
 
@@ -72,7 +72,7 @@ def covered_names(request: Request, workspace: str, inside: str, *, to_run: bool
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
             return CoveredNames(
-                uncovered="the search needs user namespaces, which this machine does not give"
+                uncovered="the scan needs user namespaces, and this machine denies them"
             )
         searched = covers_of(prepared.plan)
     except HostError as error:
@@ -208,7 +208,8 @@ def volumes(names: CoveredNames, empty: str) -> Iterator[str]:
         source = mount.source or (empty if mount.directory else os.devnull)
         if ":" in source or ":" in mount.target:
             raise NotStarted(
-                f"{mount.target}: it has to be held, and an engine can not be told a name with a colon",
+                f"{mount.target}: this name must be covered, and a container engine cannot mount "
+                "a name with a colon",
                 failure=Failure.UNAVAILABLE,
                 hint="rename it, or its directory",
             )

@@ -103,7 +103,7 @@ class WslExecutor:
         words, given = checked_words(command, shell_words(self._shell)), checked_environment(env)
         if tty is not None:
             raise NotStarted(
-                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+                f"{self.name}: this executor has no terminals", failure=Failure.UNAVAILABLE
             )
         where = self._workspace.inside(cwd)
         await self._check_distro()
@@ -133,7 +133,7 @@ class WslExecutor:
             self._found = False
             # Also processes that outlived their command.
             if not await self._signal(self._session, KILL):
-                left = (f"{self.name}: nobody could be told to end what still runs there",)
+                left = (f"{self.name}: cannot end the processes that still run there",)
         for process in commands:
             process.close()
         return (*left, *await self._client.dispose())
@@ -159,14 +159,14 @@ class WslExecutor:
                 raise NotStarted(
                     f"{self.name}: {listed.error}",
                     failure=Failure.UNAVAILABLE,
-                    hint="`wsl --install` brings WSL",
+                    hint="type `wsl --install` to install WSL",
                 )
             names = decoded(bytes(listed.output["stdout"])).splitlines()
             if self.distro.casefold() not in [name.strip().casefold() for name in names]:
                 raise NotStarted(
-                    f"{self.name}: there is no such distribution",
+                    f"{self.name}: this distribution does not exist",
                     failure=Failure.UNAVAILABLE,
-                    hint="`paddock sandbox setup` makes it",
+                    hint="type `paddock sandbox setup` to create it",
                 )
             self._found = True
 
@@ -181,8 +181,8 @@ class WslWorkspace:
             raise UsageError(f"{windows}: {error}") from None
         if kind is not PathKind.DRIVE:
             raise UsageError(
-                f"{windows}: a workspace for wsl lies on a drive",
-                hint="C:\\work, not a share or a path of Linux",
+                f"{windows}: a workspace for wsl must be on a drive",
+                hint="give a path like C:\\work, not a share or a Linux path",
             )
         self.windows = windows
         self._automount = "/" + automount.strip("/")
@@ -213,7 +213,7 @@ class WslWorkspace:
         """/c:/A b → /mnt/c/A b"""
         return posixpath.normpath(f"{self._automount}/{path[1]}/{path[4:]}")
 
-    def _outside(self, cwd: str, why: str = "it lies outside the workspace") -> NotStarted:
+    def _outside(self, cwd: str, why: str = "is outside the workspace") -> NotStarted:
         return NotStarted(f"{cwd}: {why} {self.windows}", failure=Failure.NO_DIRECTORY)
 
 
@@ -252,14 +252,16 @@ def client_environment() -> dict[str, str]:
 def checked_distro(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"not a name for a distribution: {name!r}", hint="letters, digits, '.', '_' and '-'"
+            f"not a name for a distribution: {name!r}", hint="use letters, digits, '.', '_' and '-'"
         )
     return name
 
 
 def checked_shell(shell: str) -> str:
     if not _SHELL.fullmatch(shell):
-        raise UsageError(f"not a shell: {shell!r}", hint="one word: sh, bash, /bin/zsh")
+        raise UsageError(
+            f"not a shell: {shell!r}", hint="give one word, such as sh, bash or /bin/zsh"
+        )
     return shell
 
 

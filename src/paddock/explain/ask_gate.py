@@ -78,7 +78,7 @@ def judge_exec(plan: Plan, question: Exec) -> JudgedExec:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(
-            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error
 
 

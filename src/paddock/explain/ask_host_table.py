@@ -42,13 +42,11 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
     """``host``: as a program would write it; an IPv6 address is in brackets."""
     network = plan.as_json()["network"]
     if plan.network is None:
-        return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not fenced")
+        return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not restricted")
     if plan.network.mode is NetworkReach.NONE:
-        return HostDecision(action=Action.DENY, rule=None, reason="there is no network")
+        return HostDecision(action=Action.DENY, rule=None, reason="the command has no network")
     if port in plan.network.local_ports and host.lower().removesuffix(".") in LOOPBACK:
-        return HostDecision(
-            action=Action.ALLOW, rule=None, reason="it is one of allowed_local_ports"
-        )
+        return HostDecision(action=Action.ALLOW, rule=None, reason="allowed_local_ports lists it")
     answer = core.ask(
         "judge-host", question=canonical({"network": network, "host": host, "port": port})
     )
@@ -63,5 +61,5 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(
-            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error

@@ -59,15 +59,18 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
     return WouldNotStart(
         exit_code=EXIT_NOT_EXECUTABLE,
         message=f"denied: {shlex.join(command)} ({answered.reason})",
-        hint="`paddock why --exec COMMAND` says which rule it is, and where",
+        hint="type `paddock why --exec COMMAND` to see the rule and its line",
     )
 
 
 def _not_started(name: str, failure: int, *, searched: bool) -> WouldNotStart:
     if failure != errno.ENOENT:
-        hint = "it is not executable, or the policy grants no execution there: `paddock why --op exec --path FILE`"
+        hint = (
+            "the file is not executable, or the policy grants no execution: type `paddock why "
+            "--op exec --path FILE`"
+        )
     elif searched:
-        hint = "no directory of the command's PATH has it; check the name and the PATH that passes"
+        hint = "no directory in the command's PATH has this program; check the name and the PATH"
     else:
         hint = "check the path; a script also needs the interpreter of its first line"
     return WouldNotStart(

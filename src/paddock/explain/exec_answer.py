@@ -49,9 +49,9 @@ def answer_exec(
     found = locate(plan, words, cwd, environ)
     if found is None:
         where = (
-            "no directory of the PATH inside has it"
+            "no directory in the command's PATH has it"
             if "/" not in words[0]
-            else "inside there is no such file, or not what it is started by"
+            else "the file, or its interpreter, does not exist in the sandbox"
         )
         return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
     chain, decision = found.judged.chain, found.judged.decision
@@ -78,11 +78,12 @@ def answer_exec(
 def _files_refuse(failure: int, path: str) -> tuple[str, str]:
     if failure == errno.ELOOP:
         return (
-            "it is interpreted by a script that is interpreted by a script, and so on",
-            "name a program in `#!`",
+            "its interpreter is a script whose interpreter is a script, more often than the "
+            "kernel allows",
+            "name a program, not a script, in the `#!` line",
         )
-    reason = f"the files do not let it be executed ({os.strerror(failure)})"
-    return reason, f"`paddock why --op exec --path {shlex.quote(path)}` says why"
+    reason = f"the sandbox denies executing the file ({os.strerror(failure)})"
+    return reason, f"type `paddock why --op exec --path {shlex.quote(path)}` to see why"
 
 
 def _because(decision: ExecDecision) -> str:
@@ -92,13 +93,16 @@ def _because(decision: ExecDecision) -> str:
         case "rule":
             return _named(decision.rule)
         case "error":
-            return f"{_named(decision.rule)} can not be judged: {decision.error}"
+            return f"{_named(decision.rule)} cannot be checked: {decision.error}"
         case "unseen":
-            return f"the gate lets it through by no rule: {decision.error}"
+            return f"no rule can allow it: {decision.error}"
         case "not-granted":
-            return "no rule is about it, and the command could have made it: it does not lie in a granted place"
+            return (
+                "no rule matches, and the command could have created the file: no grant in "
+                "exec_globs covers it"
+            )
         case _:
-            return f"no rule is about it, and default_action is {decision.action.value}"
+            return f"no rule matches, and default_action is {decision.action.value}"
 
 
 def _asking(decision: ExecDecision) -> str:
@@ -114,9 +118,10 @@ def _hint(decision: ExecDecision, chain: tuple[str, ...], words: Sequence[str]) 
         return None
     if decision.doubted:
         return (
-            f"{_named(decision.doubted)} comes near; what allows counts only by the file itself ({chain[0]}), "
-            f"where a command can not have made it, and by the arguments as they are ({words[0]!r} first)"
+            f"{_named(decision.doubted)} almost matches; an allow rule must match the file itself "
+            f"({chain[0]}), which no command could have created, and the exact arguments "
+            f"({words[0]!r} first)"
         )
     if decision.cause == "not-granted":
-        return f'allow it by a rule with exe = "{chain[0]}", or grant its directory in exec_globs'
+        return f'write a rule with exe = "{chain[0]}", or grant its directory in exec_globs'
     return None

@@ -58,14 +58,14 @@ def answer(
     attempt = _try(plan, path, operation)
     _agree(judgement, attempt, path)
     if attempt.outcome == "allowed" and not judgement.allowed:
-        return _answered(True, "a descriptor that is open already", judgement, attempt)
+        return _answered(True, "a descriptor that is already open", judgement, attempt)
     if not judgement.allowed:
         return _answered(False, judgement.reason, judgement, attempt)
     forbidden = attempt.errno if attempt.outcome == "denied" else None
     if attempt.outcome != "denied" and not _is_own(plan, judgement.path):
         forbidden = _forbidden(judgement.path, operation, attempt)
     if forbidden:
-        reason = f"the fence allows it, the file's own permissions do not ({forbidden})"
+        reason = f"the sandbox allows it, but the file's own permissions do not ({forbidden})"
         return _answered(False, reason, judgement, attempt)
     return _answered(True, judgement.reason, judgement, attempt)
 
@@ -80,7 +80,7 @@ def _try(plan: Plan, path: str, operation: Operation) -> FileAttempt:
         return FileAttempt(outcome=str(reply["outcome"]), errno=reply["errno"])
     except (KeyError, TypeError) as error:
         raise CoreError(
-            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error
 
 

@@ -115,12 +115,13 @@ class Judge:
     def __call__(self, path: str, operation: Operation) -> Judgement:
         question = self._question(path, operation)
         if self._plan.files is None:
-            return _open(question, "files are not fenced: every path is open")
+            return _open(question, "files are not restricted: every path is open")
         if operation is Operation.MAKE and question.found:
-            return _open(question, "it is there already")
+            return _open(question, "the path already exists")
         if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
             return _open(
-                question, "Landlock does not judge changes of modes, owners, times and attributes"
+                question,
+                "Landlock does not restrict changes of modes, owners, times and attributes",
             )
         giving, near, rights = self._rights_given(question)
         shut = self._shut(question)
@@ -144,14 +145,16 @@ class Judge:
         reason_text = (
             f"granted by {giving[0].source}"
             if giving
-            else "it leads to what is granted, and holds nothing else"
+            else "it leads to a granted path, and has nothing else"
         )
         if (
             self._plan.tier is Tier.FULL
             and giving
             and any(within(question.path, place) for place in PRIVATE)
         ):
-            reason_text = f"{giving[0].path} is the run's own: what the host has there is not in it"
+            reason_text = (
+                f"{giving[0].path} is private to the run: the host's files there are not visible"
+            )
         return Judgement(allowed=True, path=question.path, grants=tuple(giving), reason=reason_text)
 
     def _question(self, path: str, operation: Operation) -> _FileQuestion:
@@ -239,7 +242,7 @@ class Judge:
                 self._unwritable.get(place) if question.operation.writes else None
             )
             if name:
-                return f"{name} stays closed, whatever is granted"
+                return f"{name} is denied, even inside a grant"
         if self._plan.tier is Tier.LANDLOCK:
             return None
         return self._covered(question) or (self._named(question) if question.found else None)
@@ -247,17 +250,19 @@ class Judge:
     def _covered(self, question: _FileQuestion) -> str | None:
         for place in (up for link in question.links for up in with_parents(link)):
             if self._covers.get(place) is CoverKind.MASK:
-                return f"{place} stays closed, whatever is granted"
+                return f"{place} is denied, even inside a grant"
         for place in with_parents(question.path):
             match self._covers.get(place):
                 case CoverKind.MASK:
-                    return f"{place} stays closed, whatever is granted"
+                    return f"{place} is denied, even inside a grant"
                 case CoverKind.LOCK if question.operation.writes:
                     return self._protected_reason(place)
                 case CoverKind.PIN if (
                     question.operation is Operation.REMOVE and place == question.path
                 ):
-                    return f"{place} can not be moved or removed: what is protected rests on it"
+                    return (
+                        f"{place} cannot be moved or removed, because it contains a protected name"
+                    )
                 case _:
                     pass
         return None
@@ -266,7 +271,7 @@ class Judge:
         """By its name, or by the name of a directory above it."""
         places = with_parents(question.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
-            return f"the deny {denied} stays closed, whatever is granted"
+            return f"{denied} is denied, even inside a grant"
         if (
             not question.operation.writes
             or self._is_copy(question.path)
@@ -295,13 +300,15 @@ class Judge:
 
     def _protected_reason(self, place: str) -> str:
         why = protected_because(place)
-        return "protected: read-only in what can be written" + (f", because {why}" if why else "")
+        return "protected: read-only inside writable directories" + (
+            f", because {why}" if why else ""
+        )
 
     def _unmounted(self, question: _FileQuestion) -> str | None:
         """The reason why mounts prevent an operation that the Landlock rules would allow."""
         unseen = next((link for link in question.links if not self._is_shown(link)), None)
         if unseen:
-            return f"{unseen} is outside every grant, and so is not there to lead anywhere"
+            return f"{unseen} is outside every grant, so the command cannot follow it"
         bearer = question.bearer
         if not self._mounted(bearer):
             return (
@@ -318,7 +325,7 @@ class Judge:
         if question.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
             return self._only(bearer)
         if question.operation is Operation.REMOVE and self._is_mount(question.path):
-            return f"{question.path} is granted by itself, and can not be moved or removed"
+            return f"{question.path} is a grant itself, so it cannot be moved or removed"
         return None
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
@@ -518,10 +525,10 @@ def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
     for name in sorted(closed):
         place = os.path.realpath(name)
         if within(path, place):
-            return f"{name} stays closed inside {grant.path} ({grant.source})"
+            return f"{name} is denied inside {grant.path} ({grant.source})"
         if within(place, path) and within(place, tree):
             return (
-                f"{path} holds {name}, which stays closed, so it is granted entry by entry "
-                f"and not itself ({grant.source})"
+                f"{path} contains {name}, which is denied, so its entries are granted and the "
+                f"directory itself is not ({grant.source})"
             )
     return None

@@ -67,7 +67,7 @@ def read(datagram: bytes) -> ObservedCall:
         return ObservedCall(**{**fields, "path": fields["path"].rstrip("/") or "/"})
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CoreError(
-            f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid message: {error!r}", hint="reinstall paddock"
         ) from error
 
 

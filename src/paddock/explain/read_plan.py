@@ -27,7 +27,7 @@ def plan_of(canonical: bytes) -> Plan:
                 values["network"][kind] = ungrouped_hosts(values["network"][kind])
         plan: Plan = _built(Plan, values)
     except (KeyError, TypeError, ValueError) as error:
-        raise Bug(f"the plan is not understood: {error!r}", hint="reinstall paddock") from error
+        raise Bug(f"the plan is invalid: {error!r}", hint="reinstall paddock") from error
     return plan
 
 
@@ -40,7 +40,7 @@ def http_of(canonical: bytes) -> tuple[Http, tuple[Tree, ...]]:
         http: Http = _built(Http, values["network"]["http"])
         reached: tuple[Tree, ...] = _built(tuple[Tree, ...], values["files"]["reached"])
     except (KeyError, TypeError, ValueError) as error:
-        raise Bug(f"the plan is not understood: {error!r}", hint="reinstall paddock") from error
+        raise Bug(f"the plan is invalid: {error!r}", hint="reinstall paddock") from error
     return http, reached
 
 

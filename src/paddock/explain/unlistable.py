@@ -64,4 +64,4 @@ def _text(source: str, tree: str, denied: list[_DeniedPath]) -> str:
         f" and {len(denied) - MAX_SHOWN_DIRECTORIES} more" if denied[MAX_SHOWN_DIRECTORIES:] else ""
     )
     lost = ", ".join(carved_directories(tree, [one.path for one in denied]))
-    return f"{source}: {named} stays closed inside {tree}; so {lost} can not be listed"
+    return f"{source}: {named} is denied inside {tree}, so the command cannot list {lost}"

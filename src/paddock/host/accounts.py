@@ -50,9 +50,10 @@ def look_up(username: str, *, where: str, uid: int, user: str) -> Accounts:
         entry = pwd.getpwnam(username)
     except KeyError:
         raise PolicyError(
-            f"there is no user {username!r} on this machine",
+            f"this machine has no user {username!r}",
             where=where,
-            hint="the name is looked up here, not in the container; -u and -g change the numbers",
+            hint="Paddock looks the name up on this machine, not in the container; give the ids "
+            "with -u and -g",
         ) from None
     gid = os.getgid()
     return Accounts(

@@ -80,6 +80,4 @@ def try_everything() -> tuple[Probe, ...]:
 
 
 def _other_half(error: Exception) -> CoreError:
-    return CoreError(
-        f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
-    )
+    return CoreError(f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock")

@@ -305,9 +305,9 @@ def _debian(read: _RegistryReader) -> None:
 _CLIENTS: Mapping[str, tuple[Callable[[_RegistryReader], None], str]] = {
     "pypi": (_pypi, "install pip, or set index-url in ~/.config/pip/pip.conf"),
     "npm": (_npm, "install npm, or set registry in ~/.npmrc"),
-    "crates": (_crates, "`cargo fetch` once outside the fence shows where it fetches from"),
+    "crates": (_crates, "type `cargo fetch` once outside the sandbox to see which hosts it needs"),
     "go": (_go, "install go, or set GOPROXY in ~/.config/go/env"),
-    "debian": (_debian, "there are no sources in /etc/apt"),
+    "debian": (_debian, "/etc/apt has no sources"),
 }
 
 

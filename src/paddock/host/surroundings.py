@@ -102,14 +102,15 @@ def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
             if isinstance(found, Opening) and _is_copied(policy):
                 # The repository is not part of the copy: a write there would change the host.
                 remarks.append(
-                    f"{found.read} can only be read in a copy of a worktree: commits have to wait"
+                    f"{found.read} is read-only in a copy of a worktree, so the command cannot "
+                    "commit"
                 )
                 found = replace(found, write=())
             if isinstance(found, Opening):
                 openings.append(found)
             else:
                 remarks.append(
-                    f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}"
+                    f"{top}/.git leads to {repository.git_dir}, which stays denied: {found}"
                 )
         around = repository or repository_around(os.path.dirname(top), snapshot)
         for trust in trusted_by(
@@ -121,7 +122,8 @@ def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
-                    f"{trust.source} names {trust.path}, which holds the workspace: it can not be kept read-only"
+                    f"{trust.source} names {trust.path}, which contains the workspace, so it cannot "
+                    "be read-only"
                 )
             else:
                 trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.source})"))
@@ -130,7 +132,8 @@ def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
         ends = {path, *_links_and_end(path)}
         if any(_inside(top, ends) for top in own):
             remarks.append(
-                f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only"
+                f"{variable} leads to {path}, which contains the workspace, so it cannot be "
+                "read-only"
             )
         elif not any(_inside(tree, ends) for tree in trees):
             trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
@@ -185,7 +188,7 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
         return
     for entry in origin.environ.get("PATH", "").split(":"):
         if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
-            yield TrustedPath(path=os.path.normpath(entry), why="commands are found there")
+            yield TrustedPath(path=os.path.normpath(entry), why="the shell finds commands there")
 
 
 def _with_real_names(

@@ -43,9 +43,9 @@ class HandedConnection:
                 values.pop("port"),
             )
         except (ValueError, KeyError):
-            raise CoreError("the relay said something that is no connection") from None
+            raise CoreError("the relay sent a message that is not a connection") from None
         if values or not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
-            raise CoreError("the relay said something that is no connection")
+            raise CoreError("the relay sent a message that is not a connection")
         return cls(kind, host, port, received)
 
 
@@ -76,7 +76,7 @@ class Channel:
         asyncio.get_running_loop().remove_reader(self._sock)
         for waiting in self._dialling.values():
             if not waiting.done():
-                waiting.set_exception(NotDialled("the relay is gone", denied=False))
+                waiting.set_exception(NotDialled("the relay has ended", denied=False))
 
     async def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
         """A connection, and its remote address."""
@@ -95,7 +95,7 @@ class Channel:
             raise NotDialled("the relay does not answer", denied=False) from None
         except OSError:
             _let_go(answer)
-            raise NotDialled("the relay is gone", denied=False) from None
+            raise NotDialled("the relay has ended", denied=False) from None
         except asyncio.CancelledError:
             _let_go(answer)
             raise
@@ -128,7 +128,7 @@ class Channel:
                 self._end(None)
                 return False
             if flags & socket.MSG_TRUNC:
-                raise CoreError("the relay said too much")
+                raise CoreError("the relay sent a message that is too long")
             self._handle_message(message, ends)
         finally:
             for end in ends:
@@ -142,7 +142,7 @@ class Channel:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            raise CoreError("the relay said something that is no message")
+            raise CoreError("the relay sent an invalid message")
         if "id" in values:
             self._answered(values, ends)
         elif ends:  # otherwise no descriptor was left for it, and it is lost
@@ -160,7 +160,7 @@ class Channel:
         elif ends:
             waiting.set_result((_taken(ends), str(values.get("address"))))
         else:
-            waiting.set_exception(NotDialled("there are too many connections", denied=False))
+            waiting.set_exception(NotDialled("too many connections are open", denied=False))
 
     def _end(self, error: CoreError | None) -> None:
         with contextlib.suppress(ValueError):
@@ -172,7 +172,7 @@ class Channel:
                 self.ended.set_exception(error)
         for waiting in self._dialling.values():
             if not waiting.done():
-                waiting.set_exception(NotDialled("the relay is gone", denied=False))
+                waiting.set_exception(NotDialled("the relay has ended", denied=False))
 
 
 def _let_go(answer: asyncio.Future[tuple[socket.socket, str]]) -> None:

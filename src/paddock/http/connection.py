@@ -119,7 +119,7 @@ class Wire(asyncio.Protocol):
     async def write(self, data: bytes, within_s: float | None = None) -> None:
         """Waits while the other side does not take earlier data."""
         if self.gone.done():
-            raise ConnectionResetError("the other side is gone")
+            raise ConnectionResetError("the other side closed the connection")
         if data:
             self.transport.write(data)
         while self._full and not self.gone.done():

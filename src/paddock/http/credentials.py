@@ -106,9 +106,9 @@ def injection(route: Route, secret: bytes) -> Injection:
                 whole, own = secret, secret.partition(b":")[2]
             else:
                 raise PolicyError(
-                    f"route {route.name}: the credential is no user:password",
+                    f"route {route.name}: the credential is not of the form user:password",
                     where=str(credential.source),
-                    hint='inject_name = "USER" if it is the password alone',
+                    hint='if the credential is only the password, write inject_name = "USER"',
                 )
             header, value = b"authorization", b"Basic " + base64.b64encode(whole)
         case (InjectMode.HEADER, str(name)):
@@ -131,7 +131,7 @@ def read(
                 raise _missing(
                     credential,
                     f"the variable {credential.place} is not set",
-                    hint=f"export {credential.place}=…, then start the run again",
+                    hint=f"type `export {credential.place}=…`, then start the run again",
                 )
         case CredentialKind.FILE:
             text = _file(credential, environ, writable_history)
@@ -146,10 +146,11 @@ def _checked(secret: bytes, credential: Credential) -> bytes:
     if not MIN_SECRET_CHARS <= len(secret) <= MAX_SECRET_BYTES:
         raise _missing(
             credential,
-            f"a secret has {MIN_SECRET_CHARS} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
+            f"the secret has {len(secret)} characters; it must have {MIN_SECRET_CHARS} to "
+            f"{MAX_SECRET_BYTES}",
         )
     if any(not 0x20 <= byte < 0x7F for byte in secret) or secret != secret.strip():
-        raise _missing(credential, "the secret holds something else than one line of plain letters")
+        raise _missing(credential, "the secret is not one line of printable ASCII characters")
     return secret
 
 
@@ -160,11 +161,13 @@ def _file(
     real = os.path.realpath(credential.place)
     if real != credential.place:
         raise _missing(
-            credential, f"{credential.place} is reached through a link", hint=f"write file:{real}"
+            credential,
+            f"the path {credential.place} contains a symbolic link",
+            hint=f"write file:{real}",
         )
     # The secret determines the account of a request.
     if planted := host_commands.planted(real, environ, writable_history):
-        raise _planted(credential, f"{planted} lies where a command could have put it")
+        raise _planted(credential, f"a command could have written {planted}")
     try:
         descriptor = os.open(
             credential.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -176,14 +179,14 @@ def _file(
         if not stat.S_ISREG(facts.st_mode):
             raise _missing(credential, f"{credential.place} is not a file")
         if facts.st_uid not in (os.getuid(), 0):
-            raise _missing(credential, f"{credential.place} belongs to somebody else")
+            raise _missing(credential, f"{credential.place} belongs to another user")
         # Files of root that others can read (secrets of a container) are accepted.
         open_to_others = 0o077 if facts.st_uid == os.getuid() != 0 else 0o022
         if facts.st_mode & open_to_others:
             raise _missing(
                 credential,
-                f"{credential.place} is open to others",
-                hint=f"chmod 600 {shlex.quote(credential.place)}",
+                f"other users can read or write {credential.place}",
+                hint=f"type `chmod 600 {shlex.quote(credential.place)}`",
             )
         return os.read(descriptor, MAX_SECRET_BYTES + 3)
     finally:
@@ -205,11 +208,15 @@ def _keyring(
         if os.path.lexists(settings) and (
             planted := host_commands.planted(settings, environ, writable_history)
         ):
-            raise _planted(credential, f"{planted} lies where a command could have put it")
+            raise _planted(credential, f"a command could have written {planted}")
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
-        raise _missing(credential, "there is no keyring", hint="pip install keyring") from None
+        raise _missing(
+            credential,
+            "the Python package keyring is not installed",
+            hint="type `pip install keyring`",
+        ) from None
     try:
         found: object = keyring.get_password(service, user)
     except Exception as error:  # each of its backends has its own exceptions
@@ -233,9 +240,9 @@ def _command(
     try:
         command = host_commands.command(words, environ, writable_history)
     except host_commands.Planted as planted:
-        raise _planted(credential, f"{planted} lies where a command could have put it") from None
+        raise _planted(credential, f"a command could have written {planted}") from None
     except FileNotFoundError:
-        raise _missing(credential, f"{words[0]}: there is no such program") from None
+        raise _missing(credential, f"{words[0]}: no such program") from None
     except OSError as error:
         raise _missing(credential, f"{words[0]}: {error.strerror}") from None
     program = command.argv[0]
@@ -258,7 +265,7 @@ def _command(
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise _missing(
-                credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s"
+                credential, f"{program} did not answer within {COMMAND_TIMEOUT_S} s"
             ) from None
         except OSError as error:
             raise _missing(credential, f"{program}: {error.strerror}") from None
@@ -269,10 +276,13 @@ def _command(
         ):
             refused = core.refusal(message, done.returncode)
             raise _missing(
-                credential, f"{program} is not run: {refused.message}", hint=refused.hint
+                credential, f"Paddock does not run {program}: {refused.message}", hint=refused.hint
             )
     if done.returncode != 0:
-        unread = "it reads and executes nothing that a fenced command could have written: keep what it needs elsewhere"
+        unread = (
+            "this program may not read or execute a file that a sandboxed command could "
+            "have written; keep its files elsewhere"
+        )
         raise _missing(
             credential,
             f"{program} failed (exit code {done.returncode})",
@@ -290,16 +300,17 @@ def require_trusted(environ: Mapping[str, str], writable_history: WritableHistor
             found := host_commands.planted(environ[name], environ, writable_history)
         ):
             raise PolicyError(
-                f"{name}: {found} lies where a command could have put it, and says which upstreams are genuine",
-                hint=f"unset {name}, or let it name a file that no command can write",
+                f"{name}: a command could have written {found}, which decides which certificates "
+                "are valid",
+                hint=f"type `unset {name}`, or set it to a file that no command can write",
             )
 
 
 def _planted(credential: Credential, why: str) -> PolicyError:
     return _missing(
         credential,
-        f"{why}, and would be used outside of the fence",
-        hint="write the path of one that no command can write",
+        f"{why}, and Paddock would use it outside the sandbox",
+        hint="give the path of a program that no command can write",
     )
 
 
@@ -308,5 +319,6 @@ def _missing(credential: Credential, why: str, *, hint: str | None = None) -> Po
         f"credential: {why}",
         where=str(credential.source),
         hint=hint
-        or f"the policy says that the secret is in {credential}: put it there, or change that line",
+        or f"the policy reads the secret from {credential}: put the secret there, or change that "
+        "line",
     )

@@ -50,9 +50,9 @@ def normalise(target: str) -> Target:
     """Normalises an origin-form target (RFC 9112, 3.2.1)."""
     raw, question, query = target.partition("?")
     if not raw.startswith("/"):
-        raise AmbiguousPath("it does not begin with '/'")
+        raise AmbiguousPath("no '/' at its beginning")
     if not _VISIBLE.fullmatch(target):
-        raise AmbiguousPath("a character that has to be encoded")
+        raise AmbiguousPath("a character that must be encoded")
     segments: list[str] = []
     parts = raw[1:].split("/")
     for index, part in enumerate(parts):
@@ -81,7 +81,7 @@ def _decoded(segment: str) -> str:
     for piece in rest:
         code, plain = piece[:2], piece[2:]
         if len(code) != 2 or not _HEX.issuperset(code):
-            raise AmbiguousPath("a '%' that encodes nothing")
+            raise AmbiguousPath("a '%' without two hexadecimal digits")
         _check_plain(plain)
         letter = chr(int(code, 16))
         if letter < " " or letter == "\x7f":
@@ -89,12 +89,12 @@ def _decoded(segment: str) -> str:
         if letter in "\\;":
             raise AmbiguousPath(f"an encoded {letter!r}")
         if letter == "%" and len(plain) >= 2 and _HEX.issuperset(plain[:2]):
-            raise AmbiguousPath("something that is encoded twice")
+            raise AmbiguousPath("a character that is encoded twice")
         out += [letter if letter in _UNRESERVED else f"%{code.upper()}", plain]
     decoded = "".join(out)
     # "%25" was not followed by an encoding before; decoding may have produced one.
     if any(_HEX.issuperset(after[:2]) and len(after) >= 2 for after in decoded.split("%25")[1:]):
-        raise AmbiguousPath("something that is encoded twice")
+        raise AmbiguousPath("a character that is encoded twice")
     return decoded
 
 

@@ -133,7 +133,7 @@ class _Exchange:
         rule: str | None = None
         reason: str | None
         # the default, until there is another result
-        action, reason = "allow", "the client went away"
+        action, reason = "allow", "the client closed the connection"
         hint: str | None = None
         try:
             target = target_of(self._site, self._request)
@@ -264,7 +264,7 @@ class _Exchange:
             done = True
         except TimeoutError:
             raise Unreachable(
-                f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s",
+                f"{self._site.upstream} sent no data for {self._patience.answer_s:g} s",
                 late=not self._begun,
             ) from None
         except UnwritableMessage as error:
@@ -278,7 +278,7 @@ class _Exchange:
                 raise ClientGone from None
             # Not the upstream's text: it may contain the secret.
             raise BadAnswer(
-                f"{self._site.upstream} said something that is no HTTP, or stopped in the middle"
+                f"{self._site.upstream} sent an invalid or incomplete HTTP answer"
             ) from None
         finally:
             self._client.gone.remove_done_callback(leave)
@@ -317,10 +317,12 @@ class _Exchange:
                 break
             answered = await connection.answer(self._patience.answer_s)
         else:
-            raise Malformed("answers before the answer, and no end of them")
+            raise Malformed("the upstream sent too many interim (1xx) answers")
         if answered.status == 101:
             if not self._request.websocket:
-                raise Malformed("nobody asked to switch")
+                raise Malformed(
+                    "the upstream switches the protocol, and the client did not request it"
+                )
             self._status = answered.status
             await self._tunnel(connection, backward(self._site, answered, self._injection))
             return True

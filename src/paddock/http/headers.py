@@ -77,7 +77,7 @@ def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
     target = head.target
     hosts = [value for name, value in head.headers if name == b"host"]
     if len(hosts) > 1 or (head.modern and not hosts):
-        raise Malformed("the request does not say one Host")
+        raise Malformed("the request must have exactly one Host header")
     authority = hosts[0].decode("latin-1") if hosts else ""
     if not target.startswith("/") and "://" in target:
         rest = target.partition("://")[2]
@@ -108,10 +108,11 @@ def target_of(site: Site, request: HttpRequest) -> Target:
     host, colon, port = request.authority.lower().partition(":")
     if host.removesuffix(".") != site.host or (colon and port != str(site.port)):
         raise Denied(
-            f"the request names the host {request.authority!r} on a connection to {site.host}"
+            f"the request is for the host {request.authority!r}, and the connection is to "
+            f"{site.host}"
         )
     if request.method == "CONNECT":
-        raise Denied("nothing is tunnelled here", status=405)
+        raise Denied("this proxy does not support CONNECT", status=405)
     if site.rules is None and not site.upstream.base:
         path, question, query = request.target.partition("?")
         if not path.startswith("/") and request.target != "*":
@@ -120,16 +121,17 @@ def target_of(site: Site, request: HttpRequest) -> Target:
     for name, _ in request.headers if site.rules is not None else ():
         if name.replace(b"_", b"-") in _OVERRIDING:
             raise Denied(
-                f"the header {name.decode('latin-1')} asks for another request than the one that is judged",
-                hint="leave it out",
+                f"the header {name.decode('latin-1')} makes the server read another request than "
+                "the one that Paddock checks",
+                hint="remove it",
                 rule=site.source,
             )
     try:
         return normalise(request.target)
     except AmbiguousPath as why:
         raise Denied(
-            f"the path can be read in several ways: it holds {why}",
-            hint="write it without",
+            f"servers read this path in different ways: it has {why}",
+            hint="write the path without it",
             rule=site.source,
         ) from None
 
@@ -151,10 +153,12 @@ def unexpected_body(site: Site, request: HttpRequest) -> Denied:
     method = request.method.upper()
     key = f'body_methods = ["{method}"]'
     return Denied(
-        f"a {method} request has no body: servers that do not read it would take it for the next request",
-        hint=f"{key} in [network.routes.{site.route}], if the upstream reads such bodies"
+        f"a {method} request may not have a body: a server that ignores the body reads it as the "
+        "next request",
+        hint=f"if the upstream reads such bodies, write {key} in [network.routes.{site.route}]"
         if site.route is not None
-        else f"a route to {site.host} with inspect = true and {key}, if the host reads such bodies",
+        else f"if the host reads such bodies, write a route to {site.host} with inspect = true "
+        f"and {key}",
         rule=site.source,
     )
 
@@ -194,7 +198,9 @@ def onward(
     try:
         return request_bytes(request.method, f"{site.upstream.base}{target}", headers)
     except UnwritableMessage:  # HTTP/2 permits more characters
-        raise Denied("the request holds something that HTTP/1.1 can not say", status=400) from None
+        raise Denied(
+            "the request contains bytes that HTTP/1.1 does not allow", status=400
+        ) from None
 
 
 def _with_parameter(target: Target, injection: Injection) -> Target:
@@ -223,7 +229,7 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
             for name, value in answer.headers
         ):
             raise BadAnswer(
-                f"{site.upstream} compresses its answer although it was asked not to: it can not be searched"
+                f"{site.upstream} compresses its answer, so Paddock cannot search it for secrets"
             )
         all_of_it = b"\0".join([reason, *(part for field in headers for part in field)])
         if scrub(all_of_it) != all_of_it:  # nearly never

@@ -132,7 +132,7 @@ class Http1:
             while not (data := self._reader.body()) and not self._reader.whole:
                 self._reader.feed(await self._wire.read(self._patience.body_s))
         except (Malformed, TimeoutError) as error:
-            raise ClientGone(f"the body ends in the middle: {error}") from None
+            raise ClientGone(f"the body is incomplete: {error}") from None
         return data or None
 
     async def begin(self, answer: Answer, *, follows: bool) -> None:

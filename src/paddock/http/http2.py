@@ -198,9 +198,9 @@ class _Stream:
             async with asyncio.timeout(self._connection.patience.body_s):
                 await self._woken.wait()
         except TimeoutError:
-            raise ClientGone("the client did not go on") from None
+            raise ClientGone("the client sent no more data") from None
         if self.gone.done():
-            raise ClientGone("the client took the request back")
+            raise ClientGone("the client cancelled the request")
 
     def at_hand(self) -> tuple[list[bytes], bool]:
         return [self._take() for _ in range(len(self._pieces))], self.whole
@@ -242,7 +242,7 @@ class _Stream:
             await self._send(lambda http: http.end_stream(self.number))
 
     async def switch(self, answer: Answer) -> tuple[Wire, bytes]:
-        raise ClientGone("nothing is switched in HTTP/2")
+        raise ClientGone("HTTP/2 has no protocol upgrade")
 
     async def _send(
         self, act: Callable[[h2.connection.H2Connection], None], *, flush: bool = True
@@ -265,7 +265,9 @@ def _request(headers: Headers, *, whole: bool) -> HttpRequest:
     hosts = {value.decode("latin-1") for name, value in plain if name == b"host"}
     authority = pseudo.get(b":authority", next(iter(hosts), ""))
     if hosts - {authority}:
-        raise Denied(f"the request is for {authority!r}, and its Host is another", status=400)
+        raise Denied(
+            f"the request is for {authority!r}, and its Host header names another host", status=400
+        )
     cookies = [value for name, value in plain if name == b"cookie"]
     if len(cookies) > 1:  # RFC 9113, 8.2.3
         plain = [(name, value) for name, value in plain if name != b"cookie"] + [

@@ -91,7 +91,7 @@ class Reader:
         if (head := self._head()) is None:
             return None
         if (first := _REQUEST.match(head)) is None:
-            raise Malformed("the first line is no request of HTTP/1.1")
+            raise Malformed("the first line is not an HTTP/1.1 request")
         method, target, minor = first.groups()
         return RequestHead(
             method.decode("ascii"),
@@ -105,7 +105,7 @@ class Reader:
         if (head := self._head()) is None:
             return None
         if (first := _STATUS.match(head)) is None:
-            raise Malformed("the first line is no answer of HTTP/1.1")
+            raise Malformed("the first line is not an HTTP/1.1 answer")
         minor, status, reason = first.groups()
         return Answer(int(status), reason or b"", _fields(head, first.end()), minor == b"1")
 
@@ -119,7 +119,7 @@ class Reader:
             if self._closed:
                 if not self._buffer:
                     raise EOFError
-                raise Malformed("the head ends in the middle")
+                raise Malformed("the head is incomplete")
             self._searched = max(0, len(self._buffer) - 3)
             return None
         head = bytes(self._buffer[: end + 2])
@@ -148,7 +148,7 @@ class Reader:
             self._left -= len(data)
             self.whole = self._left == 0
         if not data and self._closed and not self.whole:
-            raise Malformed("the body ends in the middle")
+            raise Malformed("the body is incomplete")
         return data
 
     def _taken(self, size: int) -> bytes:
@@ -177,15 +177,15 @@ class Reader:
         """Whether the size line of the next chunk was complete and read."""
         start = 2 if self._between else 0
         if not b"\r\n".startswith(self._buffer[:start]):
-            raise Malformed("a chunk is longer than it was said to be")
+            raise Malformed("a chunk is longer than its announced size")
         end = self._buffer.find(b"\r\n", start, start + _MAX_CHUNK_LINE_BYTES)
         if end < 0:
             if len(self._buffer) > start + _MAX_CHUNK_LINE_BYTES:
-                raise Malformed("a chunk has too long a line")
+                raise Malformed("the size line of a chunk is too long")
             return False
         size = _CHUNK.fullmatch(self._buffer, start, end)
         if size is None:
-            raise Malformed("the size of a chunk is no number")
+            raise Malformed("the size of a chunk is not a number")
         self._left = int(size[1], 16)
         self._last = self._left == 0
         self._between = False
@@ -208,7 +208,7 @@ def request_extent(head: RequestHead) -> int:
     """RFC 9112, 6.3, without its exceptions."""
     extent = _declared_extent(head.headers)
     if extent == CHUNKED and not head.modern:
-        raise Malformed("HTTP/1.0 knows no chunks")
+        raise Malformed("HTTP/1.0 does not have chunks")
     return 0 if extent is None else extent
 
 
@@ -245,7 +245,7 @@ def _is_bare(status: int, method: str) -> bool:
 
 def _fields(head: bytes, at: int) -> Headers:
     if _FIELDS.fullmatch(head, at) is None:
-        raise Malformed("a line of the head is no header")
+        raise Malformed("a line of the head is not a header")
     return [(name.lower(), value.strip(b" \t")) for name, value in _FIELD.findall(head, at)]
 
 
@@ -255,14 +255,14 @@ def _declared_extent(headers: Headers, *, chunks_win: bool = False) -> int | Non
     lengths = [value for name, value in headers if name == b"content-length"]
     if codings:
         if lengths and not chunks_win:
-            raise Malformed("the length of the body is said in two ways")
+            raise Malformed("the head gives two lengths of the body")
         if len(codings) > 1 or codings[0].lower() != b"chunked":
-            raise Malformed("the body is encoded in a way that is not known here", status=501)
+            raise Malformed("the transfer encoding of the body is not supported", status=501)
         return CHUNKED
     if not lengths:
         return None
     if len(lengths) > 1 or not _NUMBER.fullmatch(lengths[0]):
-        raise Malformed("the length of the body is no number")
+        raise Malformed("the length of the body is not a number")
     return int(lengths[0])
 
 
@@ -276,7 +276,7 @@ def request_bytes(method: str, target: str, headers: Headers) -> tuple[bytes, in
     try:
         first = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
     except UnicodeError:
-        raise UnwritableMessage("letters beyond ASCII") from None
+        raise UnwritableMessage("characters outside ASCII") from None
     if not _REQUEST.fullmatch(first):
         raise UnwritableMessage("no method and target")
     return first + _section(headers), _extent(headers) or 0
@@ -305,7 +305,7 @@ def _section(headers: Headers) -> bytes:
     if not _FIELDS.fullmatch(fields) or _FIELD.findall(fields) != [
         (name, b" " + value) for name, value in headers
     ]:
-        raise UnwritableMessage("a header that would be read as something else")
+        raise UnwritableMessage("a header with invalid characters")
     return fields + b"\r\n"
 
 
@@ -334,14 +334,14 @@ class Writer:
             return b"%x\r\n%s\r\n" % (len(data), data)
         if self._extent != UNTIL_CLOSE:
             if len(data) > self._left:
-                raise UnwritableMessage("more of a body than was announced")
+                raise UnwritableMessage("the body is longer than announced")
             self._left -= len(data)
         return data
 
     def end(self, trailers: Headers | None = None) -> bytes:
         """Trailers are only possible after chunks."""
         if self._left:
-            raise UnwritableMessage("less of a body than was announced")
+            raise UnwritableMessage("the body is shorter than announced")
         last = b"0\r\n" + _section(trailers or []) if self._extent == CHUNKED else b""
         self._extent = 0
         self.whole = True

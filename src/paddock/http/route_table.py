@@ -103,9 +103,9 @@ class Settings:
         if kind is ConnectionKind.ROUTE:
             route = next((route for route in self.routes if f"{route.name}.{DOMAIN}" == host), None)
             if route is None:
-                raise NoSite(f"no route is called {host}")
+                raise NoSite(f"no route has the name {host}")
             if tls:
-                raise NoSite(f"{host} is reached by http://, and nobody but this sandbox hears it")
+                raise NoSite(f"{host} needs http://; the connection does not leave this machine")
             return _site(route, host, port)
         route = next(
             (route for route in self.routes if route.inspect and route.upstream.host == host), None
@@ -114,12 +114,13 @@ class Settings:
             # The route names one service of that host; its secret is only for that service.
             if (route.upstream.scheme, route.upstream.port) != ("https" if tls else "http", port):
                 raise NoSite(
-                    f"the route {route.name} ({route.source}) is about {route.upstream}, and nothing else there"
+                    f"the route {route.name} ({route.source}) allows only {route.upstream} on "
+                    "this host"
                 )
             return _site(route, host, port)
         named = next((name for name in self.inspect if name.value == host), None)
         if named is None:
-            raise NoSite(f"{host} is not to be inspected")
+            raise NoSite(f"the policy does not inspect {host}")
         upstream = Upstream(scheme="https" if tls else "http", host=host, port=port)
         return Site(
             host=host,

@@ -214,7 +214,7 @@ class RequestServer:
         """Terminates TLS with the client."""
         why = site.closed
         if why is None and self._authority is None:
-            why = "there is no authority for certificates"
+            why = "the HTTP helper has no certificate authority"
         if why is None:
             assert self._authority is not None
             try:
@@ -229,7 +229,9 @@ class RequestServer:
                 # The callback compares the names.
                 named = getattr(error, "reason", None) != "CALLBACK_FAILED"
                 why = (
-                    f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
+                    f"the client ended the TLS handshake: {error}"
+                    if named
+                    else f"the TLS server name is not {site.host}"
                 )
         await self._report(event(site, "deny", why, rule=site.source or None))
         raise OSError(why)

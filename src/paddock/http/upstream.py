@@ -153,7 +153,7 @@ class Upstreams:
                 return Connection(key, await self._connect(upstream, end), address)
         except TimeoutError:
             raise Unreachable(
-                f"{upstream} ({address}) did not answer in {self._patience.connect_s:g} s",
+                f"{upstream} ({address}) did not answer within {self._patience.connect_s:g} s",
                 late=True,
             ) from None
         except ssl.SSLCertVerificationError as error:
@@ -162,7 +162,7 @@ class Upstreams:
             ) from None
         except (OSError, ssl.SSLError) as error:
             raise Unreachable(
-                f"{upstream} ({address}) can not be reached: {error.strerror or error}"
+                f"cannot connect to {upstream} ({address}): {error.strerror or error}"
             ) from None
 
     async def _connect(self, upstream: Upstream, end: socket.socket) -> Wire:

@@ -81,7 +81,7 @@ class _Chain:
         if self._last is None:
             self.first_seq = seq
             if (seq == 1) != (fields.get("prev") == _ORIGIN):
-                yield f"{where}: event {seq} does not belong at the beginning"
+                yield f"{where}: event {seq} cannot be the first event"
         elif seq != self.seq + 1:
             yield (
                 f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
@@ -90,12 +90,12 @@ class _Chain:
             yield f"{where}: the line before ({self._last[0].name}:{self._last[1]}) was changed"
         if (number == 1) != bool(fields.get("opens")):
             yield f"{where}: " + (
-                "lines before it were removed"
+                "earlier lines were removed"
                 if number == 1
-                else "it was the first of another file"
+                else "it was the first line of another file"
             )
         if self._daily and str(fields.get("ts", ""))[:10] != path.stem:
-            yield f"{where}: an event of another day"
+            yield f"{where}: the event is of another day"
         if fields.get("event") == "session.start":
             self.open[str(fields.get("session"))] = None
         elif fields.get("event") in ("session.end", "session.refused"):
@@ -103,7 +103,7 @@ class _Chain:
         if fields.get("event") == "journal.lost":
             session, count, reason = (fields.get(key) for key in ("session", "count", "reason"))
             if type(count) is not int:
-                yield f"{where}: it does not say how many events are missing"
+                yield f"{where}: the count of missing events is invalid"
             else:
                 self.losses.append(
                     Loss(where=where, session=str(session), count=count, reason=str(reason))
@@ -114,13 +114,16 @@ class _Chain:
 
 def _end(journal: Journal, head: Head, chain: _Chain) -> Iterator[str]:
     if chain.seq != head.seq:
-        yield f"{journal.head_path.name}: the journal ends at event {chain.seq}, {head.seq} were written"
+        yield (
+            f"{journal.head_path.name}: the journal ends at event {chain.seq}, but {head.seq} "
+            "events were written"
+        )
     elif chain.hash != head.hash:
         yield f"{head.file}: the last line was changed"
     else:
         file = journal.dir / head.file
         if not file.exists() or file.stat().st_size != head.size:
-            yield f"{head.file}: not the {head.size} bytes that were written"
+            yield f"{head.file}: the size is not the {head.size} bytes that were written"
 
 
 def _digest(raw: bytes) -> str:

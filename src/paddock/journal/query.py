@@ -90,8 +90,8 @@ def moment(text: str, now: datetime) -> datetime:
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         at = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
-        hint = "write 2026-11-16, 2026-11-16T10:30 (UTC), or how long ago: 15m, 2h, 3d"
-        raise UsageError(f"{text!r} is no time", hint=hint) from None
+        hint = "write 2026-11-16, 2026-11-16T10:30 (UTC), or an age: 15m, 2h, 3d"
+        raise UsageError(f"{text!r} is not a time", hint=hint) from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -101,4 +101,4 @@ def day(text: str) -> tuple[datetime, datetime]:
         start = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
         return start, start + timedelta(days=1)
     except (ValueError, OverflowError):
-        raise UsageError(f"{text!r} is no day", hint="write 2026-11-16") from None
+        raise UsageError(f"{text!r} is not a day", hint="write 2026-11-16") from None

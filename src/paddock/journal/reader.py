@@ -164,7 +164,7 @@ class Journal:
             if fields is None:
                 raise JournalError(
                     f"{path}:{number}: not an event",
-                    hint="`paddock audit verify` says what is wrong",
+                    hint="type `paddock audit verify` to see what is wrong",
                 )
             yield Event(file=path.name, line=number, raw=raw, fields=fields)
 
@@ -184,7 +184,9 @@ def _unreadable(path: Path, error: OSError) -> JournalError:
         and any(path.parent.glob("*.jsonl"))
     ):
         return JournalError(
-            f"{path} is missing, but there are events: where the chain ended is lost"
+            f"{path} is missing, but the journal has events: the end of the chain is unknown"
         )
-    hint = "nothing has been journaled there yet" if isinstance(error, FileNotFoundError) else None
-    return JournalError(f"can not read the journal {path}: {error.strerror}", hint=hint)
+    hint = (
+        "no run has written a journal there yet" if isinstance(error, FileNotFoundError) else None
+    )
+    return JournalError(f"cannot read the journal {path}: {error.strerror}", hint=hint)

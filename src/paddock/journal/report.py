@@ -80,7 +80,9 @@ def report(
     body = [
         f"<h1>paddock: {write.text(description)}</h1>",
         _verified(chain, write),
-        f'<p class="no">{unreadable} lines of the journal are no events.</p>' if unreadable else "",
+        f'<p class="no">{unreadable} lines of the journal are not events.</p>'
+        if unreadable
+        else "",
         _numbers(found),
         _timeline(found),
         *_sections(found, write),
@@ -130,7 +132,7 @@ class _Writer:
         """The latest rows, if there are too many."""
         shown = rows[-MAX_TABLE_ROWS:]
         left = (
-            f'<p class="soft">{len(rows) - len(shown)} earlier ones are left out.</p>'
+            f'<p class="soft">{len(rows) - len(shown)} earlier rows are not shown.</p>'
             if len(rows) > len(shown)
             else ""
         )
@@ -152,17 +154,18 @@ def _verified(chain: ChainReport | str, write: _Writer) -> str:
             f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
         )
     endless = _listed(
-        "Sessions with a start and no end, which still run or were killed:", chain.endless, write
+        "Sessions with a start event and no end event, which are running or were killed:",
+        chain.endless,
+        write,
     )
     if chain.sound:
         return (
-            f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>{endless}'
+            f'<p class="yes">The chain of the journal is complete: {chain.events} '
+            f"events.</p>{endless}"
         )
-    altered = _listed("The journal has been altered:", chain.problems, write)
-    whole = "" if altered else "The chain of the journal is whole. "
-    lost = _listed(
-        f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write
-    )
+    altered = _listed("The journal was changed after it was written:", chain.problems, write)
+    whole = "" if altered else "The chain of the journal is complete. "
+    lost = _listed(f"{whole}Some events could not be written:", [*map(str, chain.losses)], write)
     return altered + lost + endless
 
 

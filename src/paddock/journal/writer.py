@@ -27,7 +27,7 @@ _MAX_TEXT_CHARS = (
     20,
 )  # characters of each text, until the event fits; the core cuts to the line limit
 _MAX_TEXTS = 100  # of a list
-_HINT = "`paddock audit verify` says what is wrong with it"
+_HINT = "type `paddock audit verify` to see what is wrong"
 
 
 class Recorder:
@@ -37,7 +37,7 @@ class Recorder:
 
     def __init__(self, plan: Plan) -> None:
         if plan.journal is None:
-            raise JournalError("there is no journal to record to", hint="[audit] enabled = true")
+            raise JournalError("the policy has no journal", hint="write enabled = true in [audit]")
         self._lock = threading.Lock()
         self._sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with their_sock:
@@ -71,7 +71,7 @@ class Recorder:
 
     def close(self) -> None:
         with self._lock:
-            self._broken, self._over = self._broken or "the journal was closed", True
+            self._broken, self._over = self._broken or "the journal is closed", True
             self._sock.close()
             self._core.end()
 
@@ -101,7 +101,7 @@ def _fitting(event: Mapping[str, Any]) -> bytes:
         )
         if len(message) <= _MAX_MESSAGE_BYTES:
             return message
-    raise JournalError("an event is too long to be written")
+    raise JournalError("the event is too long for the journal")
 
 
 def _plain(value: Any, longest: int) -> Any:

@@ -43,5 +43,5 @@ def covers_of(plan: Plan) -> FoundCovers:
         return FoundCovers(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(
-            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
         ) from error

@@ -64,9 +64,9 @@ def require_places_of_shells(policy: Policy) -> None:
         )
         if not grant.optional and not own and not os.path.exists(path):
             raise PolicyError(
-                f"{path} is not there",
+                f"{path} does not exist",
                 where=str(grant.source),
-                hint="make it, or write a trailing '?'",
+                hint="create it, or mark the grant optional with a trailing '?'",
             )
 
 
@@ -83,13 +83,13 @@ def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) ->
             here = below
     except NotADirectoryError:
         raise PolicyError(
-            f"{path} can not be made: {at} is a symbolic link, or no directory",
+            f"cannot create {path}: {at} is a symbolic link, or not a directory",
             where=str(source),
-            hint="name the place it leads to, if you mean that",
+            hint="if the link is correct, write the path that it leads to",
         ) from None
     except OSError as error:
         raise PolicyError(
-            f"{path} can not be made: {at}: {error.strerror}", where=str(source)
+            f"cannot create {path}: {at}: {error.strerror}", where=str(source)
         ) from None
     finally:
         os.close(here)

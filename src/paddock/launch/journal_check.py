@@ -13,10 +13,11 @@ import time
 from paddock.errors import JournalError
 from paddock.plan.plan import JournalPlan
 
-_ELSEWHERE = (
-    "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
+_ELSEWHERE = "give your own directory with --audit-log DIR, or run without a journal: --off audit"
+_ALONE = (
+    "only you may have access to the journal: correct owner and mode, or give another "
+    "directory with --audit-log DIR"
 )
-_ALONE = "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR"
 
 
 def require_usable(journal: JournalPlan, uid: int) -> None:
@@ -26,14 +27,15 @@ def require_usable(journal: JournalPlan, uid: int) -> None:
         return _require_makeable(journal.dir)
     except OSError as error:
         raise JournalError(
-            f"the journal directory {journal.dir} can not be opened: {error.strerror}"
+            f"cannot open the journal directory {journal.dir}: {error.strerror}"
         ) from error
     mode = stat.S_IMODE(facts.st_mode)
     # A named file may be in a directory that others can read. Only the owner may replace it.
     private = mode & 0o022 == 0 if journal.file else mode == 0o700
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or not private:
         raise JournalError(
-            f"the journal {journal.dir} is not a directory of yours alone (mode {mode:04o})",
+            f"the journal {journal.dir} is not a directory that only you can access (mode "
+            f"{mode:04o})",
             hint=_ALONE,
         )
     today = journal.file or time.strftime("%Y-%m-%d.jsonl", time.gmtime())
@@ -52,9 +54,7 @@ def _require_makeable(directory: str) -> None:
         why = "Permission denied"
     else:
         return
-    raise JournalError(
-        f"the journal directory {directory} can not be created: {why}", hint=_ELSEWHERE
-    )
+    raise JournalError(f"cannot create the journal directory {directory}: {why}", hint=_ELSEWHERE)
 
 
 def _require_own(path: str, uid: int) -> None:
@@ -62,5 +62,5 @@ def _require_own(path: str, uid: int) -> None:
     regular = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1
     if not regular or facts.st_uid != uid or stat.S_IMODE(facts.st_mode) != 0o600:
         raise JournalError(
-            f"the journal {path} is not a regular file of yours alone with mode 0600", hint=_ALONE
+            f"the journal {path} is not your own regular file with mode 0600", hint=_ALONE
         )

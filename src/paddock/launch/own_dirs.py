@@ -24,9 +24,7 @@ def make_lockable(origin: Origin, writable: Iterable[str]) -> None:
             with contextlib.suppress(PermissionError):
                 os.makedirs(path, mode=mode, exist_ok=True)
         except OSError as error:
-            raise HostError(
-                f"{path} can not be made, so it can not be locked: {error.strerror}"
-            ) from error
+            raise HostError(f"cannot create {path} to lock it: {error.strerror}") from error
 
 
 def _own(origin: Origin) -> Iterator[tuple[str, int]]:

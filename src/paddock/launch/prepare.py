@@ -73,7 +73,7 @@ class Preflight:
             )
         except (KeyError, TypeError) as error:
             raise CoreError(
-                f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+                f"paddock-core sent an invalid answer: {error!r}", hint="reinstall paddock"
             ) from error
 
 
@@ -129,8 +129,8 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
                 made, host=host, writable_history=writable_history, journals=journals, plan=plan
             )
     raise HostError(
-        "other runs keep changing what later runs have to know",
-        hint="start it again when they have started",
+        "other runs change the list of writable directories at this moment",
+        hint="start the command again in a moment",
     )
 
 

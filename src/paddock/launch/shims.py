@@ -50,7 +50,7 @@ def install(
     if not present:
         raise UsageError(
             f"{real} has none of the shells {', '.join(NAMES)}",
-            hint="--shells DIR names another place",
+            hint="give another directory with --shells DIR",
         )
     policy = load(request, origin)
     host = measure(
@@ -79,13 +79,13 @@ def install(
         os.makedirs(directory, mode=0o755, exist_ok=True)
         if os.path.samefile(directory, real):
             raise UsageError(
-                f"{directory} has the real shells", hint="name another directory for the links"
+                f"{directory} contains the real shells", hint="give another directory for the links"
             )
         foreign = [name for name in (*NAMES, COMPILED) if not _is_ours(directory, name)]
         if foreign:
             raise UsageError(
-                f"{directory}/{foreign[0]} is there, and not paddock's",
-                hint="name another directory",
+                f"{directory}/{foreign[0]} exists, and Paddock did not create it",
+                hint="give another directory",
             )
         _write(directory, text)
         for name in NAMES:

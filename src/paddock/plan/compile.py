@@ -112,9 +112,9 @@ def _refuse_container(policy: Policy) -> None:
     """Settings of a container have no meaning for `paddock run`: refused, not ignored."""
     for setting in policy.container:
         raise PolicyError(
-            f"{setting.key} is for containers, which `paddock run` does not make",
+            f"{setting.key} applies to containers, and `paddock run` does not create one",
             where=str(setting.source),
-            hint="paddock jail --profile FILE -- COMMAND",
+            hint="type `paddock jail --profile FILE -- COMMAND`",
         )
 
 
@@ -122,10 +122,13 @@ def _observes(policy: Policy, host: Host, *, has_file_rules: bool) -> bool:
     if not policy.observe:
         return False
     if not has_file_rules:
-        raise PolicyError("files are not fenced, so nothing of them is refused", where="--observe")
+        raise PolicyError(
+            "--observe cannot show denied files, because files are not restricted",
+            where="--observe",
+        )
     if not host.user_notification:
         raise HostError(
-            "--observe needs seccomp's user notification, which this machine does not give"
+            "--observe needs seccomp user notification, and this machine does not have it"
         )
     return True
 
@@ -139,7 +142,7 @@ def missing_mechanisms(policy: Policy, host: Host, tier: Tier) -> list[str]:
     missing = list(lacking(policy, host, tier))
     if missing and is_strict(policy):
         raise HostError(
-            f"this machine can not hold the policy: {missing[0]}"
+            f"this machine cannot enforce the policy: {missing[0]}"
             + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
             hint=remedy(host),
         )
@@ -147,29 +150,32 @@ def missing_mechanisms(policy: Policy, host: Host, tier: Tier) -> list[str]:
 
 
 LOST = {
-    Switch.LANDLOCK: "every file of yours is open to the command",
-    Switch.SECCOMP: "every system call is open to the command",
-    Switch.NO_NEW_PRIVS: "set-user-id programs can raise the command's rights",
+    Switch.LANDLOCK: "the command can access every file of yours",
+    Switch.SECCOMP: "the command can make every system call",
+    Switch.NO_NEW_PRIVS: "the command can gain privileges from set-user-id programs",
     Switch.ENV_SANITIZE: "the command sees your whole environment",
     Switch.AUDIT: "nothing is written to the journal",
 }
 
 
-_UNIX = "every service of yours with a socket file (D-Bus, docker, tmux, ssh-agent) can be reached"
-_TRACED = "programs may trace each other: one that was allowed can be made to do what no exec rule would allow"
+_UNIX = "the command can reach every service with a socket file (D-Bus, docker, tmux, ssh-agent)"
+_TRACED = (
+    "programs may trace each other: a program can change an allowed program, so exec rules "
+    "do not hold"
+)
 _NESTED = (
-    "the command may make user namespaces: more of the kernel can be reached than a fence needs, and what the host "
-    "creates or replaces meanwhile is not covered in them"
+    "the command may create user namespaces: it reaches more kernel code, and covers for names "
+    "that the host creates or replaces do not reach into these namespaces"
 )
 
 
 def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
     remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
-        remarks.append('network.mode = "host": the network is not fenced')
+        remarks.append('network.mode = "host": the network is not restricted')
     if reaches_services(tier, landlock):
         remarks += [
-            f"{one.source}: unix sockets are open: {_UNIX}"
+            f"{one.source}: unix sockets are allowed: {_UNIX}"
             for one in policy.syscalls.sockets
             if one.value == "unix"
         ]
@@ -186,10 +192,10 @@ def refuse_privileged(policy: Policy, host: Host) -> None:
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch not in policy.off:
             raise PolicyError(
-                f"no-new-privs can not be off while {switch.value} is on: "
-                "the kernel takes a fence from an ordinary user only with it",
+                f"no-new-privs cannot be off while {switch.value} is on: the kernel requires it "
+                "from an ordinary user",
                 where="--off no-new-privs",
-                hint=f"add --off {switch.value}, or keep no-new-privs",
+                hint=f"add --off {switch.value}, or remove --off no-new-privs",
             )
 
 
@@ -254,7 +260,7 @@ def _environment(
     for name, value in policy.env.set:
         if TMP_TOKEN in value.value and not layout.has_temp:
             raise PolicyError(
-                f"env.set.{name} needs a private temporary directory, and nothing grants <tmp>",
+                f"env.set.{name} needs a private temporary directory, and no grant covers <tmp>",
                 where=str(value.source),
                 hint='add "<tmp>/**" to filesystem.allow_globs',
             )
@@ -282,14 +288,14 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
             raise PolicyError(
                 f"the working directory {chosen} does not exist",
                 where=where,
-                hint="name a directory that exists",
+                hint="give a directory that exists",
             )
         # A grant on the command line drops the default profile, unless that is named.
         profile = "--profile ai-agent " if policy.profiles[0] == "ai-agent" else ""
         raise PolicyError(
-            f"the working directory {chosen} is outside every grant",
+            f"no grant covers the working directory {chosen}",
             where=where,
-            hint=f"grant it: {profile}--allow {shlex.quote(f'{chosen}/**')}",
+            hint=f"add {profile}--allow {shlex.quote(f'{chosen}/**')}",
         )
     return chosen
 
@@ -318,9 +324,9 @@ def _start_line(
     if layout:
         by = ["mounts"] if tier is Tier.FULL else []
         by += [f"Landlock ABI {landlock.abi}"] if landlock else []
-        parts.append(f"files fenced ({', '.join(by)})")
+        parts.append(f"files restricted ({', '.join(by)})")
     if seccomp is None:
-        parts.append("system calls open")
+        parts.append("system calls not restricted")
     elif seccomp.default == "allow":
         parts.append(f"{len(seccomp.syscalls)} system calls blocked")
     else:
@@ -335,5 +341,5 @@ def _start_line(
         parts.append(f"shells intercepted ({summary_of_shells(policy)})")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
     if layout and layout.unheld:
-        text += f"; not held in this tier: {', '.join(layout.unheld)}"
+        text += f"; not enforced in this tier: {', '.join(layout.unheld)}"
     return Notice(level=Level.INFO, text=text)

@@ -106,8 +106,9 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
     _refuse_two_groups(policy, section)
     if not host.namespaces.usable:
         raise HostError(
-            f"namespaces can not be used here ({host.namespaces.refusal}), and a container is made of them",
-            hint="`paddock doctor` shows what holds here",
+            "a container needs namespaces, and this machine denies them "
+            f"({host.namespaces.refusal})",
+            hint="type `paddock doctor` to see what this machine can enforce",
         )
     has_file_rules = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
     missing = missing_mechanisms(policy, host, Tier.LANDLOCK if has_file_rules else Tier.FULL)
@@ -191,9 +192,9 @@ def _refuse_unheld(policy: Policy) -> None:
     """
     for key, source in _unheld(policy):
         raise PolicyError(
-            f"{key} is not enforced in a container",
+            f"a container does not enforce {key}",
             where=str(source),
-            hint=f"take {key} out to run without it",
+            hint=f"to run without it, remove {key}",
         )
 
 
@@ -207,7 +208,7 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
     if policy.network:
         mode = policy.network.mode
         yield (
-            "network (it has a network namespace of its own, or joins one: netns)",
+            "network (a container has its own network namespace, or joins one with netns)",
             (mode.source if mode else Source(file="[network]")),
         )
     if policy.shell:
@@ -216,10 +217,10 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
         yield "filesystem.workspace", filesystem.workspace.source
     for grant in filesystem.grants:
         if grant.create:
-            yield f"create of {grant.pattern} (its files are its own)", grant.source
+            yield f"create of {grant.pattern} (a container has its own files)", grant.source
     for limit in policy.limits:
         if limit.name == "tmp_mb":
-            yield "limits.tmp_mb (its /tmp lies in its root directory)", limit.source
+            yield "limits.tmp_mb (the /tmp of a container is in its root directory)", limit.source
     for deny in filesystem.denies:
         if not deny.source.builtin and not Glob.parse(deny.pattern).exact:
             yield f"deny {deny.pattern} (a pattern of names)", deny.source
@@ -231,7 +232,7 @@ def _refuse_rootless(section: ContainerSection, host: Host) -> None:
         raise PolicyError(
             "netns needs root: only root can join a network namespace that exists",
             where=section.where("netns"),
-            hint="leave it out for a network namespace of its own, or run paddock jail as root",
+            hint="remove netns to get a new network namespace, or run paddock jail as root",
         )
 
 
@@ -240,9 +241,11 @@ def _refuse_two_groups(policy: Policy, section: ContainerSection) -> None:
     for limit in policy.limits:
         if limit.name in _LIMITS_OF_GROUPS and section.each("cgroup"):
             raise PolicyError(
-                f"limits.{limit.name} would take the command out of the control group that cgroup names",
+                f"limits.{limit.name} would move the command out of the control group that "
+                "`cgroup` names",
                 where=str(limit.source),
-                hint=f"write the limit into {section.each('cgroup')[0]}, and take one of the two out",
+                hint=f"set the limit in {section.each('cgroup')[0]} and remove limits, or remove "
+                "cgroup",
             )
 
 
@@ -252,9 +255,9 @@ def _refuse_own(
     for path in (*host.own_paths, *journals):
         if touch(path, rootdir):
             raise PolicyError(
-                f"the root directory {rootdir} touches {path}, which paddock itself relies on",
+                f"the root directory {rootdir} overlaps {path}, which Paddock itself needs",
                 where=section.where("rootdir"),
-                hint="give the container a directory of its own",
+                hint="give the container its own directory",
             )
 
 
@@ -264,9 +267,9 @@ def _netns(section: ContainerSection) -> str | None:
         return None
     if section.is_on("loopback"):
         raise PolicyError(
-            "loopback is for a network namespace of the container's own, and netns names one that exists",
+            "loopback needs a new network namespace, and netns names an existing one",
             where=section.where("loopback"),
-            hint=f"bring the device up in there: ip -n {name} link set lo up",
+            hint=f"remove loopback, and type `ip -n {name} link set lo up`",
         )
     return name if name.startswith("/") else f"{NETNS_DIR}/{name}"
 
@@ -357,12 +360,14 @@ def _warnings(
     remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if host.uid == 0 and section.text("id-map") == "identity":
         remarks.append(
-            f"{section.where('id-map')}: users inside are the same users outside: its root owns what yours owns"
+            f"{section.where('id-map')}: users in the container have the same ids outside: its root "
+            "user is root on the host"
         )
     if host.uid != 0 and not container.mappers and accounts.caller_groups:
         groups = ", ".join(map(str, accounts.caller_groups))
         remarks.append(
-            f"your groups ({groups}) stay with the command: giving them up needs newgidmap and /etc/subgid"
+            f"the command keeps your groups ({groups}): dropping them needs newgidmap and "
+            "/etc/subgid"
         )
     return (Notice(level=Level.WARNING, text=text) for text in remarks)
 
@@ -376,10 +381,12 @@ def _start_line(
 ) -> Notice:
     parts = [f"uid {container.uid} is {identity.outside(container.uid)} outside"]
     parts.append(
-        f"grants held by Landlock ABI {landlock.abi}" if landlock else "all its files open"
+        f"grants enforced by Landlock ABI {landlock.abi}"
+        if landlock
+        else "all its files accessible"
     )
     if seccomp is None:
-        parts.append("system calls open")
+        parts.append("system calls not restricted")
     else:
         verb = "blocked" if seccomp.default == "allow" else "allowed"
         parts.append(f"{len(seccomp.syscalls)} system calls {verb}")

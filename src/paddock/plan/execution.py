@@ -40,9 +40,12 @@ def hold_off(
 def _contradiction(
     tighter: RequestedGrant, other: RequestedGrant, *, strict: bool, notices: list[Notice]
 ) -> None:
-    text = f"execute = false can not be held for {tighter.path}: {other.path} is granted with execution ({other.source})"
+    text = (
+        f"execute = false cannot be enforced for {tighter.path}: {other.path} is granted with "
+        f"execution ({other.source})"
+    )
     if strict:
         raise PolicyError(
-            text, where=tighter.source, hint="Landlock adds grants up: narrow the other one"
+            text, where=tighter.source, hint="Landlock adds grants together: narrow the other grant"
         )
     notices.append(Notice(level=Level.UNENFORCED, text=f"{tighter.source}: {text}"))

@@ -26,7 +26,7 @@ from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 
 # Gaps of the landlock tier in writable paths; SECURITY.md has the whole list.
-_UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
+_UNPROTECTED = "names that programs outside run later (.git/hooks, .envrc, .vscode …)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def _carved(
     notices += [
         Notice(
             level=Level.INFO,
-            text=f"{deny.source}: deny {deny.pattern} is not held in the landlock tier",
+            text=f"{deny.source}: deny {deny.pattern} is not enforced in the landlock tier",
         )
         for deny in carving.unheld.values()
         if not deny.source.builtin

@@ -50,7 +50,8 @@ def grants_for(
             notices.append(
                 _notice(
                     one,
-                    "here /tmp is the run's own, empty at its start; grant a directory in it by its name",
+                    "/tmp is private to the run and empty at its start; grant a directory inside "
+                    "/tmp by its name",
                 )
             )
         above = _above(one, denied_paths)
@@ -92,14 +93,12 @@ def _refuse_own(
     for path in denied_paths.own:
         if within(requested.path, path) and requested.workspace:
             raise PolicyError(
-                f"the workspace {requested.path} lies in {path}, which paddock itself relies on",
+                f"the workspace {requested.path} is in {path}, which Paddock itself needs",
                 where=requested.source,
-                hint="start paddock in a project directory; install paddock outside of it",
+                hint="start paddock in a project directory; install paddock outside this directory",
             )
         if within(requested.path, path) or (requested.workspace and within(path, requested.path)):
-            notices.append(
-                _notice(requested, f"{path} stays read-only: paddock itself relies on it")
-            )
+            notices.append(_notice(requested, f"{path} stays read-only: Paddock itself needs it"))
 
 
 def _notice(requested: RequestedGrant, text: str) -> Notice:

@@ -35,30 +35,32 @@ def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
         return None
     if Switch.SECCOMP in policy.off:
         raise PolicyError(
-            f"the exec rules ({source}) are held by seccomp",
+            f"the exec rules ({source}) need seccomp, and --off seccomp is given",
             where="--off seccomp",
-            hint="keep seccomp, or drop the rules",
+            hint="remove --off seccomp, or remove the rules",
         )
     namespaces = policy.syscalls.namespaces
     if namespaces and namespaces.value:
         raise PolicyError(
-            "namespaces = true lets a command put other files in the place of programs, "
-            f"which the exec rules ({source}) can not hold",
+            f"the exec rules ({source}) cannot be enforced with namespaces = true: a command "
+            "could mount other files over programs",
             where=str(namespaces.source),
-            hint="drop the rules, or namespaces",
+            hint="remove the rules, or remove namespaces = true",
         )
     if not host.user_notification:
         raise HostError(
-            f"{source}: exec rules need seccomp's user notification, which this machine does not give"
+            f"{source}: exec rules need seccomp user notification, and this machine does not have "
+            "it"
         )
     meta, trace = policy.meta, policy.syscalls.trace is not None and policy.syscalls.trace.value
     rewriting = None if trace else _rewriting(files)
     if rewriting:
         raise PolicyError(
-            "who can write below /proc can change a program after it was judged, "
-            f"which the exec rules ({source}) can not hold",
+            f"the exec rules ({source}) cannot be enforced with a writable /proc: a command could "
+            "change a program after the check",
             where=rewriting.source,
-            hint="grant it for reading, or say that programs may change each other: trace = true",
+            hint="grant /proc for reading only, or write trace = true, which lets programs "
+            "change each other",
         )
     return Gate(
         default=default_action(policy),

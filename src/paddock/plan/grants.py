@@ -119,9 +119,9 @@ def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
         whole = (
             "your home directory"
             if requested.path == host.home
-            else f"{requested.path}, which holds your home directory"
+            else f"{requested.path}, which contains your home directory"
         )
-        why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
+        why = f"the workspace would be {whole}, with keys, mail and shell start-up files"
     elif within(TMP, requested.path):
         why = (
             f"the workspace would be {requested.path}, where other runs keep their temporary files"
@@ -136,9 +136,9 @@ def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
 def refuse_exposed_journal(requested: RequestedGrant, journal_dir: str | None) -> None:
     if journal_dir and requested.writes and within(journal_dir, requested.path):
         raise PolicyError(
-            f"the journal {journal_dir} lies inside {requested.path}, which the command may write",
+            f"the journal {journal_dir} is inside {requested.path}, which the command may write",
             where=requested.source,
-            hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
+            hint="put the journal outside every grant, for example with --audit-log /var/tmp/NAME",
         )
 
 
@@ -167,7 +167,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
 def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
     widen = filesystem.widen.value if filesystem.widen else Widen.READ
     writes = grant.access in (Access.WRITE, Access.ALLOW)
-    message = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
+    message = f"the kernel can enforce the grant {grant.pattern} only as all of {glob.prefix}"
     if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
         raise PolicyError(
             message,

@@ -42,9 +42,9 @@ def http_of(policy: Policy, tier: Tier) -> Http | None:
     for endpoint in settings.endpoints:
         if endpoint.route not in named:
             raise PolicyError(
-                f"there is no route {endpoint.route!r}",
+                f"no route has the name {endpoint.route!r}",
                 where=str(endpoint.rule.source),
-                hint=f"[network.routes.{endpoint.route}] in a policy says where it leads",
+                hint=f"add [network.routes.{endpoint.route}] with its upstream to a policy",
             )
     if not is_http(settings):
         return None
@@ -60,12 +60,11 @@ def http_of(policy: Policy, tier: Tier) -> Http | None:
 def _refuse(policy: Policy, settings: model.Network, tier: Tier) -> None:
     where = str(settings.routes[0].source if settings.routes else settings.inspect[0].source)
     if tier is not Tier.FULL:
-        raise PolicyError(
-            "routes and inspected hosts are served in the full tier alone", where=where
-        )
+        raise PolicyError("routes and inspected hosts need the full tier", where=where)
     if Switch.ENV_SANITIZE in policy.off:
         raise PolicyError(
-            "the command would see the secrets of routes in your environment, and not what routes set",
+            "with --off env-sanitize the command would see the secrets of routes in your "
+            "environment",
             where=where,
             hint="without --off env-sanitize",
         )
@@ -78,9 +77,10 @@ def _refuse(policy: Policy, settings: model.Network, tier: Tier) -> None:
             and route.upstream.host in _LOOPBACK
         ):
             raise PolicyError(
-                f"allowed_local_ports ({port.value}) leads around the endpoint rules of the route {route.name}",
+                f"allowed_local_ports ({port.value}) avoids the endpoint rules of the route "
+                f"{route.name}",
                 where=str(port.source),
-                hint="take the port out, or the endpoint rules",
+                hint="remove the port, or remove the endpoint rules",
             )
 
 

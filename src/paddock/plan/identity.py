@@ -39,7 +39,7 @@ def identity_of(
         for name, number in (("uid", uid), ("gid", gid)):
             if number >= IDS:
                 raise PolicyError(
-                    f"{name} {number} is not among the {IDS} numbers of a container", where=where
+                    f"{name} {number} is too large: a container has {IDS} ids", where=where
                 )
         return IdMaps(
             uid_map=(
@@ -52,9 +52,11 @@ def identity_of(
         )
     if same and (uid, gid) != (caller, accounts.caller_gid):
         raise PolicyError(
-            f"id-map identity needs root: an ordinary user can be no other than himself ({caller}) outside",
+            "id-map identity needs root: for an ordinary user, ids of the container map only to "
+            f"the user's own id ({caller})",
             where=where,
-            hint="leave id-map out: the command has the number inside and yours outside; or run paddock jail as root",
+            hint="remove id-map: the command then has the id inside, and your own id outside; or "
+            "run paddock jail as root",
         )
     mappers = None
     if (

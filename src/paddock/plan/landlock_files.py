@@ -31,9 +31,10 @@ class Carving:
         """The grant with its excepts, or None if nothing of it remains."""
         if requested.path == "/":
             raise PolicyError(
-                "the grant of / names no directory: it would open the whole machine",
+                "a grant of / would open the whole machine",
                 where=requested.source,
-                hint="name the directories that are needed; the full tier can hold it (`paddock doctor`)",
+                hint="name the directories that the command needs; the full tier can enforce a "
+                "grant of / (`paddock doctor`)",
             )
         kept_out = set(self._denied(requested))
         kept_out.update(
@@ -49,9 +50,9 @@ class Carving:
         if excepts and requested.writes:
             directories = ", ".join(carved_directories(requested.path, excepts))
             self._warn(
-                f"{requested.source}: {', '.join(excepts)} stays closed inside {requested.path}; "
-                f"so nothing new can be created directly in {directories}"
-                + (", nor can it be listed" if "read_dir" in ACCESS[requested.access] else "")
+                f"{requested.source}: {', '.join(excepts)} is denied inside {requested.path}, so the "
+                f"command cannot create a file directly in {directories}"
+                + (", nor list it" if "read_dir" in ACCESS[requested.access] else "")
             )
         return requested.grant(except_=excepts)
 
@@ -67,22 +68,26 @@ class Carving:
         own = [path for path in self.denied_paths.own if touch(path, requested.path)]
         if own and requested.workspace:
             raise PolicyError(
-                f"the workspace {requested.path} holds {own[0]}, which paddock itself relies on",
+                f"the workspace {requested.path} contains {own[0]}, which Paddock itself needs",
                 where=requested.source,
-                hint="start paddock in a project directory; install paddock outside of it",
+                hint="start paddock in a project directory; install paddock outside this directory",
             )
         return own
 
     def _unholdable(self, deny: Deny, requested: RequestedGrant) -> None:
-        text = f"deny {deny.pattern} can not be held inside the grant {requested.path}: Landlock knows no deny by name"
+        text = (
+            f"deny {deny.pattern} cannot be enforced inside the grant {requested.path}: Landlock "
+            "has no deny by name"
+        )
         if deny.optional:
             self.unheld.setdefault(deny.pattern, deny)
         elif self.strict:
             raise PolicyError(
                 text,
                 where=str(deny.source),
-                hint=f"deny whole files or directories, or narrow the grant ({requested.source}); a deny that ends in '?' "
-                "is left out where it can not be held, and so is every one with filesystem.require_enforced = false",
+                hint=f"deny whole files or directories, or narrow the grant ({requested.source}); to "
+                "ignore a deny that cannot be enforced, end it with '?', or write "
+                "filesystem.require_enforced = false for all",
             )
         else:
             self.notices.append(Notice(level=Level.UNENFORCED, text=f"{deny.source}: {text}"))
@@ -97,9 +102,9 @@ def refuse_denied(
     """A grant inside a denied path is dropped with a notice; a workspace there is an error."""
     if requested.workspace and above in denied_paths.journals:
         raise PolicyError(
-            f"the workspace {requested.path} lies in {above}, where a journal is kept",
+            f"the workspace {requested.path} is in {above}, which holds a journal",
             where=requested.source,
-            hint="work elsewhere, or remove that journal if nobody needs it",
+            hint="work in another directory, or remove that journal",
         )
     if requested.workspace:
         raise PolicyError(
@@ -108,6 +113,6 @@ def refuse_denied(
     notices.append(
         Notice(
             level=Level.WARNING,
-            text=f"{requested.source}: {requested.path} is not granted: {above} stays closed",
+            text=f"{requested.source}: {requested.path} is not granted, because {above} is denied",
         )
     )

@@ -191,14 +191,17 @@ class _NameTrees:
         """The user granted a protected path itself. The grant counts, and a notice repeats it."""
         for tree in self.own:
             if tree in (f"{self.home}/{name}" for name in _SETTINGS):
-                yield f"{tree} can be written: known names in it stay read-only, programs may run others"
+                yield (
+                    f"{tree} is writable: known names in it stay read-only, but programs may "
+                    "run other names in it"
+                )
             if any(
                 self._inside_home(tree, name) for group in protected().groups for name in group.home
             ):
                 continue  # its critical parts stay read-only
             for group in protected().groups:
                 if any(self._exposes(path, group) for path in with_parents(tree)):
-                    yield f"{tree} can be written, though it is a protected place: {group.why}"
+                    yield f"{tree} is writable, although it is a protected directory: {group.why}"
                     break
 
     def _inside_home(self, tree: str, name: str) -> bool:
@@ -264,9 +267,11 @@ def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
 def _opened_notice(one: Sourced[str], secrets: set[str]) -> str:
     """The notice for a name that a policy opens."""
     if one.value in secrets:
-        return f"{one.source}: {one.value} is not kept closed: a profile closes it because it may hold secrets"
-    why = protected_because(one.value) or "every protected name that matches it can be written"
-    return f"{one.source}: {one.value} is not kept read-only: {why}"
+        return f"{one.source}: {one.value} is no longer denied, although it may contain secrets"
+    why = protected_because(one.value) or (
+        "the command can write every protected name that matches it"
+    )
+    return f"{one.source}: {one.value} is writable: {why}"
 
 
 def short_names(denies: Iterable[Deny]) -> tuple[str, ...]:

@@ -97,9 +97,10 @@ def _refuse_taken(settings: model.Network) -> None:
     for port in settings.allowed_local_ports:
         if port.value == 1:
             raise PolicyError(
-                "port 1 of this machine can not be reached: inside, what filters the network listens there",
+                "the command cannot reach port 1 of this machine: the relay listens on port 1 in "
+                "the sandbox",
                 where=str(port.source),
-                hint="let the service listen at another port, or run with --tier landlock",
+                hint="let the service listen on another port, or run with --tier landlock",
             )
 
 
@@ -117,7 +118,7 @@ def summary(network: NetworkPlan | None, tier: Tier) -> str:
     by_proxy = (
         tier is Tier.LANDLOCK and network is not None and network.mode is NetworkReach.FILTERED
     )
-    return _summary(network) + (", by proxy alone" if by_proxy else "")
+    return _summary(network) + (", through the proxy only" if by_proxy else "")
 
 
 def _summary(network: NetworkPlan | None) -> str:
@@ -145,41 +146,43 @@ def _refuse_without_supervised_connect(
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
             raise PolicyError(
-                f"without namespaces the network is fenced by Landlock and seccomp, and --off {switch.value} is given",
+                "without namespaces, Landlock and seccomp restrict the network, and --off "
+                f"{switch.value} is given",
                 where=_source(settings),
-                hint='mode = "host" leaves the network open',
+                hint='to leave the network open, write network.mode = "host"',
             )
     if (
         not host.seccomp
         # require_enforced = false does not change this: there would be no restriction at all
     ):
         raise HostError(
-            f"{_source(settings)}: the network can not be fenced here: no namespaces, and no seccomp filters"
+            f"{_source(settings)}: this machine cannot restrict the network: it has no namespaces "
+            "and no seccomp filters"
         )
     full = (
-        "--tier full has it"
+        "run with --tier full"
         if host.namespaces.usable
-        else "it needs the full tier: `paddock doctor` says why not"
+        else "this needs the full tier: type `paddock doctor` to see why it is not available"
     )
     if policy.published:
-        raise PolicyError("no port is published in the landlock tier", where="--publish", hint=full)
+        raise PolicyError("the landlock tier cannot publish ports", where="--publish", hint=full)
     if mode is NetworkMode.NONE:
         return
     if not host.user_notification:
         raise HostError(
-            f"{_source(settings)}: hosts can not be filtered here: no namespaces ({host.namespaces.refusal}), and no "
-            "user notification of seccomp",
-            hint='--block-net, or network.mode = "host", which leaves the network open',
+            f"{_source(settings)}: this machine cannot filter hosts: it has no namespaces "
+            f"({host.namespaces.refusal}) and no seccomp user notification",
+            hint='run with --block-net, or leave the network open: network.mode = "host"',
         )
     if settings.kernel_pin and not settings.kernel_pin.value:
         raise PolicyError(
-            "without kernel_pin every program that ignores the proxy would reach every host",
+            "without kernel_pin, a program that ignores the proxy would reach every host",
             where=str(settings.kernel_pin.source),
-            hint='take it out, or write mode = "host", which says so',
+            hint='remove kernel_pin = false, or write mode = "host"',
         )
     if settings.default and settings.default.value is Action.ASK:
         raise PolicyError(
-            "nobody is asked about hosts in the landlock tier",
+            "the landlock tier cannot ask about hosts",
             where=str(settings.default.source),
             hint=full,
         )
@@ -192,15 +195,17 @@ def network_notices(
     for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
         if variable.value.lower() in PROXY_VARIABLES:
             text = (
-                f"{variable.source}: {variable.value} does not pass: inside it would lead nowhere"
+                f"{variable.source}: {variable.value} is not passed: its proxy cannot be reached "
+                "from the sandbox"
             )
             yield Notice(level=Level.INFO, text=text)
     for group, registry in registries.items():
         for one in registry.untrusted:
             yield Notice(
                 level=Level.INFO,
-                text=f"@{group}: {one.value} ({one.source}) is not reached: a command could have written this file; "
-                f"read it, then: paddock trust {shlex.quote(one.source.file)}",
+                text=f"@{group}: {one.value} ({one.source}) is not allowed: a command could have "
+                "written this file; read it, then type `paddock trust "
+                f"{shlex.quote(one.source.file)}`",
             )
 
 
@@ -231,10 +236,14 @@ def _members(
     if registry is None or not registry.hosts:
         doubted = registry.untrusted if registry else ()
         raise PolicyError(
-            f"@{name}: nothing on this machine says which hosts these are"
-            + (f" but {doubted[0].source}, which a command could have written" if doubted else ""),
+            f"@{name}: no file on this machine lists these hosts"
+            + (
+                f", except {doubted[0].source}, which a command could have written"
+                if doubted
+                else ""
+            ),
             where=str(group.source),
-            hint=f"read it, then: paddock trust {shlex.quote(doubted[0].source.file)}"
+            hint=f"read it, then type `paddock trust {shlex.quote(doubted[0].source.file)}`"
             if doubted
             else registry.remedy
             if registry
@@ -250,13 +259,14 @@ def _refuse_unheld_terminal(policy: Policy, settings: model.Network, host: Host)
     where = str(settings.default.source) if settings.default else "[network]"
     if Switch.SECCOMP in policy.off:
         raise PolicyError(
-            f"who answers for hosts ({where}) is protected by seccomp",
+            f"asking about hosts ({where}) needs seccomp, and --off seccomp is given",
             where="--off seccomp",
-            hint='keep seccomp, or write default = "deny"',
+            hint='remove --off seccomp, or write default = "deny"',
         )
     if not host.user_notification:
         raise HostError(
-            f"{where}: asking about hosts needs seccomp's user notification, which this machine does not give",
+            f"{where}: asking about hosts needs seccomp user notification, and this machine does "
+            "not have it",
             hint='write default = "deny"',
         )
 
@@ -266,9 +276,9 @@ def _published(settings: tuple[Published, ...]) -> tuple[Published, ...]:
     for port in hosts:
         if hosts.count(port) > 1:
             raise PolicyError(
-                f"port {port} of this machine can show one port inside",
+                f"port {port} of this machine is published twice",
                 where="--publish",
-                hint="choose another port for the second: --publish HOST:INSIDE",
+                hint="choose another host port for the second: --publish HOST:INSIDE",
             )
     return tuple(sorted(settings, key=lambda one: one.host))
 
@@ -276,9 +286,10 @@ def _published(settings: tuple[Published, ...]) -> tuple[Published, ...]:
 def _refuse_shared(settings: tuple[Published, ...]) -> None:
     if settings:
         raise PolicyError(
-            "the command has this machine's network: its ports are there already",
+            "the command uses this machine's network, so its ports need no --publish",
             where="--publish",
-            hint="take it out, or fence the network: [network], --allow-domain, --block-net",
+            hint="remove --publish, or restrict the network: [network], --allow-domain, "
+            "--block-net",
         )
 
 
@@ -290,9 +301,9 @@ def _refuse_unfenced(settings: model.Network) -> None:
     ]
     if sources:
         raise PolicyError(
-            'hosts are not filtered where network.mode is "host"',
+            'network.mode = "host" does not filter hosts',
             where=str(sources[0]),
-            hint='write mode = "filtered", or take them out',
+            hint='write mode = "filtered", or remove the host rules',
         )
 
 
@@ -303,13 +314,13 @@ def _refuse_contradiction(settings: model.Network) -> None:
     for host in _hosts(settings):
         if host.source.file == COMMAND_LINE:
             raise PolicyError(
-                f'there is no network to reach {host.value} by: the policy says mode = "none"',
+                f'the command cannot reach {host.value}: the policy has mode = "none"',
                 where=str(host.source),
                 hint='write mode = "filtered" in the policy',
             )
     for endpoint in settings.endpoints:
         raise PolicyError(
-            f'there is no network to reach the route {endpoint.route} by: the policy says mode = "none"',
+            f'the command cannot reach the route {endpoint.route}: the policy has mode = "none"',
             where=str(endpoint.rule.source),
             hint='write mode = "filtered" in the policy',
         )

@@ -30,11 +30,11 @@ _SCOPES = MappingProxyType({"abstract_unix_socket": 6, "signal": 6})
 # The gaps of older kernels, in plain words.
 _OPEN_WITHOUT = MappingProxyType(
     {
-        "refer": "files can not be moved or linked between directories",
-        "truncate": "files outside the grants can be emptied",
-        "ioctl_dev": "devices can be driven through ioctl",
-        "abstract_unix_socket": "abstract unix sockets outside can be reached",
-        "signal": "processes outside can be signalled",
+        "refer": "the command cannot move or link files between directories",
+        "truncate": "the command can empty files outside the grants",
+        "ioctl_dev": "the command can control devices with ioctl",
+        "abstract_unix_socket": "the command can reach abstract unix sockets outside",
+        "signal": "the command can signal processes outside",
     }
 )
 

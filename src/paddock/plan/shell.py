@@ -78,23 +78,22 @@ def shell_of(
         return None
     if tier is not Tier.FULL:
         raise PolicyError(
-            "shells can not be intercepted in the landlock tier: nothing can be put over them",
+            "the landlock tier cannot intercept shells: it has no mounts to put over them",
             where=str(requested.source),
-            hint="`paddock doctor` says what the full tier needs; `paddock shims install` intercepts those that are "
-            "found by PATH",
+            hint="type `paddock doctor` to see what the full tier needs; `paddock shims install` "
+            "intercepts shells that PATH finds",
         )
     if landlock is None or seccomp is None:
         missing = "Landlock" if landlock is None else "seccomp"
-        raise HostError(
-            f"{requested.source}: shells can not be put behind anything without {missing}"
-        )
+        raise HostError(f"{requested.source}: shells cannot be restricted without {missing}")
     listed = NEEDED & set(seccomp.syscalls)
     refused = listed if seccomp.default == "allow" else NEEDED - listed
     if refused:
         raise PolicyError(
-            f"the fence refuses {', '.join(sorted(refused))}, which a shell needs to close itself in",
+            f"the policy blocks {', '.join(sorted(refused))}, which a shell needs to restrict "
+            "itself",
             where=str(requested.source),
-            hint="let these calls pass in [syscalls]",
+            hint="allow these calls in [syscalls]",
         )
     return ShellPlan(
         on_failure=on_failure(requested), plan=inside(policy, host).canonical().decode("ascii")
@@ -162,11 +161,12 @@ def layer(
     them nothing is added.
     """
     if host.landlock_abi == 0:
-        raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")
+        raise HostError(f"{shell.source}: shells cannot be restricted without Landlock")
     for call in shell.block:
         if call.value in _OWN:
             raise PolicyError(
-                f"{call.value} can not be blocked: shells are known by it", where=str(call.source)
+                f"{call.value} cannot be blocked: Paddock identifies shells by this call",
+                where=str(call.source),
             )
     denied = tuple(
         sorted({*denied_completely, *(path for deny in shell.denies for path in _exact(deny))})
@@ -261,7 +261,7 @@ def _exact(deny: Deny) -> Iterator[str]:
         yield glob.prefix
     elif not deny.optional:
         raise PolicyError(
-            f"deny {deny.pattern} can not be held for shells alone: Landlock knows no deny by name",
+            f"deny {deny.pattern} cannot be enforced for shells only: Landlock has no deny by name",
             where=str(deny.source),
             hint="deny whole files or directories, or deny it in [filesystem]",
         )

@@ -19,17 +19,16 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
     if Switch.LANDLOCK in policy.off:  # the whole file layer, including mounts
         if policy.tier is Tier.FULL:
             raise PolicyError(
-                "the full tier fences files, and --off landlock leaves them open",
+                "the full tier restricts files, and --off landlock leaves them open",
                 where="--tier full",
             )
         return Tier.LANDLOCK
     if policy.tier is Tier.FULL and not host.namespaces.usable:
         raise HostError(
-            f"--tier full: namespaces can not be used here ({host.namespaces.refusal})",
-            hint="without --tier the landlock tier is used"
-            + (
-                "; in a container, its engine's filter may be what refuses" if host.filtered else ""
-            ),
+            "--tier full needs namespaces, and this machine denies them "
+            f"({host.namespaces.refusal})",
+            hint="without --tier, Paddock uses the landlock tier"
+            + ("; in a container, the filter of the engine may deny them" if host.filtered else ""),
         )
     return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
 
@@ -39,11 +38,14 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
     if Switch.LANDLOCK not in policy.off:
         yield from _landlock(host) if tier is Tier.LANDLOCK else _mounts(policy, host)
     if Switch.SECCOMP not in policy.off and not host.seccomp:
-        yield "no seccomp filters: system calls can not be fenced"
+        yield "no seccomp filters: system calls cannot be restricted"
     if tier is Tier.LANDLOCK:
         for limit in policy.limits:
             if limit.name == "tmp_mb":
-                yield f"limits.tmp_mb ({limit.source}) needs the full tier: here temporary files lie on the disk"
+                yield (
+                    f"limits.tmp_mb ({limit.source}) needs the full tier: in the landlock tier, "
+                    "temporary files are on the disk"
+                )
 
 
 def remedy(host: Host) -> str:
@@ -51,17 +53,21 @@ def remedy(host: Host) -> str:
     hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
     if host.filtered and hidden:  # core/src/commands/error.rs prints the same
         return (
-            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
-            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
-            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+            "this process already has a system call filter, as in a container, which may deny "
+            "the call: update the container engine, start the container with a profile that "
+            "allows the landlock_* calls, seccomp and prctl (--security-opt seccomp=FILE), or "
+            "without one (--security-opt seccomp=unconfined)"
         )
-    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
+    return (
+        "type `paddock doctor` to see what this machine can enforce; to run without it, write "
+        "filesystem.require_enforced = false"
+    )
 
 
 def _landlock(host: Host) -> Iterator[str]:
     if host.landlock_abi == 0:
         why = f" ({host.landlock_errno})" if host.landlock_errno else ""
-        yield f"no Landlock{why}: files can not be fenced; Linux {KERNEL_OF_ABI[1]} has it"
+        yield f"no Landlock{why}: files cannot be restricted; Linux {KERNEL_OF_ABI[1]} has it"
         return
     for missing in holdable(host.landlock_abi).missing:
         yield (
@@ -78,6 +84,12 @@ def _mounts(policy: Policy, host: Host) -> Iterator[str]:
         return
     for grant in policy.filesystem.grants:
         if grant.access is Access.WRITE:
-            yield f"the grant {grant.pattern} ({grant.source}) can be read too: keeping that apart needs Landlock"
+            yield (
+                f"the grant {grant.pattern} ({grant.source}) can be read too: write without "
+                "read needs Landlock"
+            )
         if grant.access is Access.EXEC:
-            yield f"the grant {grant.pattern} ({grant.source}) can be listed too: keeping that apart needs Landlock"
+            yield (
+                f"the grant {grant.pattern} ({grant.source}) can be listed too: execute without "
+                "list needs Landlock"
+            )

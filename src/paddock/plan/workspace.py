@@ -21,16 +21,19 @@ def workspace_of(
         raise PolicyError(
             "a copy-on-write workspace needs the full tier",
             where=where,
-            hint="`paddock doctor` shows why there is none here; a live workspace needs none",
+            hint="type `paddock doctor` to see why this machine has no full tier, or run without "
+            "--cow",
         )
     if not host.overlay.usable:
         raise PolicyError(
-            f"a copy-on-write workspace needs overlayfs, which can not be used here ({host.overlay.refusal})",
+            "a copy-on-write workspace needs overlayfs, and this machine denies it "
+            f"({host.overlay.refusal})",
             where=where,
         )
     if not any(grant.path == host.cwd and grant.access in WRITES for grant in files.grants):
         raise PolicyError(
-            f"there is no writable workspace to copy: the policy does not let {host.cwd} be written",
+            "--cow needs a writable workspace, and the policy does not allow writing to "
+            f"{host.cwd}",
             where=where,
             hint='allow_globs = ["<cwd>/**"], or --allow .',
         )

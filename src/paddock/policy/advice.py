@@ -15,22 +15,31 @@ def weak_points(policy: Policy) -> Iterator[str]:
     yield from _open_ends(policy)
     for grant in policy.filesystem.grants:
         if grant.access is Access.WRITE:
-            yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
+            yield (
+                f"{grant.source}: {grant.pattern} is writable but not readable; tools that read "
+                "their output fail"
+            )
         if grant.pattern in ("/", "/**") and grant.access in (Access.WRITE, Access.ALLOW):
-            yield f"{grant.source}: everything on this machine that you may write can be written"
+            yield (
+                f"{grant.source}: the command can write every file on this machine that you can "
+                "write"
+            )
         if grant.optional and grant.workspace:
             yield f"{grant.source}: the workspace is marked as optional"
     for opened in policy.filesystem.open_protected:
         why = protected_because(opened.value)
-        yield f"{opened.source}: {opened.value} can be written inside, " + (
-            f"and {why}" if why else "but matches no protected name by itself"
+        yield f"{opened.source}: the command can write {opened.value}, " + (
+            f"and {why}" if why else "but the pattern itself is not a protected name"
         )
     if policy.syscalls.namespaces and policy.syscalls.namespaces.value:
-        yield f"{policy.syscalls.namespaces.source}: user namespaces inside reach more of the kernel"
+        yield (
+            f"{policy.syscalls.namespaces.source}: user namespaces in the sandbox reach more "
+            "kernel code"
+        )
     if policy.syscalls.trace and policy.syscalls.trace.value:
         yield (
-            f"{policy.syscalls.trace.source}: programs may trace each other: "
-            "one that was allowed can be made to do what no exec rule would allow"
+            f"{policy.syscalls.trace.source}: programs may trace each other: a program can change "
+            "an allowed program, so exec rules do not hold"
         )
     for name in policy.env.pass_:
         held = next(
@@ -38,8 +47,8 @@ def weak_points(policy: Policy) -> Iterator[str]:
         )
         if held is not None:
             yield (
-                f"{name.source}: {name.value} does not pass: {held.value} ({held.source}) denies it; "
-                f"hand it in by name: --env-pass {name.value}"
+                f"{name.source}: {name.value} is not passed: {held.value} ({held.source}) denies "
+                f"it; to pass it, add --env-pass {name.value}"
             )
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
@@ -56,6 +65,12 @@ def _open_ends(policy: Policy) -> Iterator[str]:
             if rule.action is not Action.ALLOW or expression is None:
                 continue
             if not expression.startswith("^"):
-                yield f"{rule.source}: {expression!r} also allows what has it anywhere in its arguments; begin with ^"
+                yield (
+                    f"{rule.source}: {expression!r} matches anywhere in the arguments; begin it "
+                    "with ^"
+                )
             if not expression.endswith("$") or expression.endswith("\\$"):
-                yield f"{rule.source}: {expression!r} also allows whatever follows (--output=FILE, say); end with $"
+                yield (
+                    f"{rule.source}: {expression!r} also allows any further arguments (such as "
+                    "--output=FILE); end it with $"
+                )

@@ -42,7 +42,7 @@ class Glob:
         if not pattern:
             raise GlobError("the pattern is empty")
         if "\0" in pattern:
-            raise GlobError("a pattern can not hold a NUL byte")
+            raise GlobError("a pattern cannot contain a NUL byte")
         root, rest = _split_root(pattern)
         parts: list[str] = []
         for part in rest.split("/"):

@@ -30,7 +30,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-_")
 _NUMBER = re.compile(r"0x.*|[0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]*)")
 _OTHER_DOTS = "\u3002\uff0e\uff61"  # IDNA treats them as dots
-_FORMS = "write a name, *.name, an address, a block of addresses or @group; a port behind a ':'"
+_FORMS = "write a name, *.name, an address, a block of addresses or @group, and optionally :PORT"
 
 # Never reachable, despite any policy: there a cloud machine finds its own credentials. The core
 # decides again (core/src/network/rules/address.rs), also for names that lead there.
@@ -46,14 +46,14 @@ def allowed_host(written: str, source: Source) -> Sourced[Destination]:
     if _is_metadata(host.value.host):
         raise wrong(
             source,
-            f"{written!r} is never reachable: a machine in a cloud finds its own credentials there",
+            f"{written!r} is always denied: cloud machines get their credentials from this address",
             hint="take it out",
         )
     if f".{host.value.host}".endswith(_ROUTES):
         raise wrong(
             source,
-            f"{written!r}: these are names of routes",
-            hint="[network.routes.NAME] makes one",
+            f"{written!r}: names that end so belong to routes",
+            hint="add a route: [network.routes.NAME]",
         )
     return host
 
@@ -64,9 +64,7 @@ def read_host(written: str, source: Source) -> Sourced[Destination]:
     if "," in written:
         raise wrong(source, f"not a host but a list: {written!r}", hint=_one_each(written, source))
     if url := _URL.match(written):
-        raise wrong(
-            source, f"not a host but an address of a page: {written!r}", hint=_write(url[1])
-        )
+        raise wrong(source, f"not a host but a URL: {written!r}", hint=_write(url[1]))
     host, port = _split(written, source)
     if host == "*":
         return Sourced(Destination(host="*", port=port), source)
@@ -88,8 +86,8 @@ def groups() -> Mapping[str, tuple[str, ...]]:
 def _group(written: str, source: Source) -> str:
     known = sorted(f"@{name}" for name in (*groups(), *DISCOVERED))
     if written not in known:
-        hint = did_you_mean(written, known) or f"there are {', '.join(known)}"
-        raise wrong(source, f"there is no group {written!r}", hint=hint)
+        hint = did_you_mean(written, known) or f"known groups: {', '.join(known)}"
+        raise wrong(source, f"unknown group {written!r}", hint=hint)
     return written
 
 
@@ -112,9 +110,7 @@ def _port(text: str, written: str, source: Source) -> int:
     plain = text.isascii() and text.isdecimal() and not text.startswith("0") and len(text) <= 5
     if not plain or int(text) > 65535:
         hint = (
-            "no path belongs to a host"
-            if "/" in text
-            else "write a number between 1 and 65535 behind the ':'"
+            "a host has no path" if "/" in text else "write a number from 1 to 65535 after the ':'"
         )
         raise wrong(source, f"not a port: {text!r} in {written!r}", hint=hint)
     return int(text)
@@ -131,12 +127,12 @@ def _address(text: str, written: str, source: Source) -> str:
     if "%" in text:
         raise wrong(
             source,
-            f"an address of one interface alone: {written!r}",
+            f"an address with an interface (scope id) is not supported: {written!r}",
             hint=_write(text.partition("%")[0]),
         )
     if getattr(first, "ipv4_mapped", None) is not None:
         raise wrong(
-            source, f"an IPv4 address in the clothes of IPv6: {written!r}", hint="write it as IPv4"
+            source, f"an IPv4 address written as IPv6: {written!r}", hint="write it as IPv4"
         )
     return str(found)
 
@@ -152,19 +148,21 @@ def _refuse_address(text: str, written: str, source: Source) -> NoReturn:
     except ValueError:
         try:
             ip_address(place)
-            hint = "the length of a block is a number behind the '/': 10.0.0.0/8" if slash else None
+            hint = "write the length of a block after the '/': 10.0.0.0/8" if slash else None
         except ValueError:
-            hint = "four decimal numbers without leading zeros, or the eight groups of IPv6"
+            hint = "write four decimal numbers without leading zeros, or an IPv6 address"
             if slash and not _NUMBER.fullmatch(place.rpartition(".")[2].lower()):
                 raise wrong(
-                    source, f"no path belongs to a host: {written!r}", hint=_write(place)
+                    source, f"a host has no path: {written!r}", hint=_write(place)
                 ) from None
     raise wrong(source, f"not an address: {written!r}", hint=hint) from None
 
 
 def _name(text: str, written: str, source: Source) -> str:
     if "*" in text:
-        raise wrong(source, f"a '*' stands alone or in front, as '*.': {written!r}", hint=_FORMS)
+        raise wrong(
+            source, f"a '*' must be alone or at the start, as '*.': {written!r}", hint=_FORMS
+        )
     if not text or any(letter.isspace() or not letter.isprintable() for letter in text):
         bare = "".join(text.split())
         raise wrong(
@@ -174,7 +172,7 @@ def _name(text: str, written: str, source: Source) -> str:
         )
     if "@" in text:
         raise wrong(
-            source, f"no user belongs to a host: {written!r}", hint=_write(text.rpartition("@")[2])
+            source, f"a host has no user: {written!r}", hint=_write(text.rpartition("@")[2])
         )
     labels = [_label(label, written, source) for label in text.lower().removesuffix(".").split(".")]
     name = ".".join(labels)
@@ -182,21 +180,23 @@ def _name(text: str, written: str, source: Source) -> str:
         raise wrong(
             source,
             f"some programs read {written!r} as an address",
-            hint="four decimal numbers without leading zeros, or the eight groups of IPv6",
+            hint="write four decimal numbers without leading zeros, or an IPv6 address",
         )
     if len(name) > 253:
-        raise wrong(source, f"a name of more than 253 letters: {written!r}")
+        raise wrong(source, f"the name has more than 253 characters: {written!r}")
     return name
 
 
 def _label(label: str, written: str, source: Source) -> str:
     if not label:
         raise wrong(
-            source, f"a name with an empty part: {written!r}", hint="one dot between two parts"
+            source,
+            f"the name has an empty part: {written!r}",
+            hint="write one dot between two parts",
         )
     encoded = label if label.isascii() else _ascii(label, written, source)
     if len(encoded) > 63:
-        raise wrong(source, f"a part of more than 63 letters: {written!r}")
+        raise wrong(source, f"a part of the name has more than 63 characters: {written!r}")
     if not _LETTERS.issuperset(encoded):
         raise wrong(source, f"not a host: {written!r}", hint=_FORMS)
     return encoded
@@ -215,7 +215,7 @@ def _ascii(label: str, written: str, source: Source) -> str:
     except UnicodeError:
         same = False
     if not same or any(dot in label for dot in _OTHER_DOTS):
-        raise wrong(source, f"letters that mean different hosts to different programs: {written!r}",
+        raise wrong(source, f"programs read these letters as different hosts: {written!r}",
                     hint="write its ASCII form, xn--…")  # fmt: skip
     return encoded
 
@@ -240,8 +240,11 @@ def _inside(asked: IPv4Network | IPv6Network, block: IPv4Network | IPv6Network) 
 def _one_each(written: str, source: Source) -> str:
     hosts = [host for part in written.split(",") if (host := part.strip())]
     if source.file != COMMAND_LINE:
-        return "write one host each, every one in quotation marks of its own"
-    return f"write one host each: {' '.join(f'{source.key} {shlex.quote(host)}' for host in hosts)}"
+        return "write each host in its own quotation marks"
+    return (
+        "write each host separately: "
+        f"{' '.join(f'{source.key} {shlex.quote(host)}' for host in hosts)}"
+    )
 
 
 def _write(host: str) -> str:

@@ -57,7 +57,7 @@ class Layers:
         written_above = sum(not earlier.builtin for earlier in above)
         if written_above + self._heights.get(real, own) > MAX_WRITTEN_LEVELS:
             raise PolicyError(
-                f"inherits more than {MAX_WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
+                f"the files inherit more than {MAX_WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
                 where=chain[0].shown,
             )
         if real in self._heights:
@@ -102,8 +102,8 @@ class Layers:
                 file,
                 self.origin,
                 shown=found.shown,
-                why="a repository must not loosen its own fence",
-                otherwise=f"; or leave it aside: --profile {DEFAULT}",
+                why="a repository may not weaken its own sandbox",
+                otherwise=f"; or ignore the file: --profile {DEFAULT}",
             )
         fragment = parse(file.text, found, self.origin)
         if found.builtin:
@@ -117,7 +117,7 @@ class Layers:
             )
         if not fragment.inherit:
             parent = self._unnamed_parent(found, fragment, replaces=replaces)
-            notes.append(f"{found.shown} names no parent: it inherits {parent}")
+            notes.append(f"{found.shown} has no inherit key: it inherits {parent}")
             source = Source(file=found.shown, line=1, key="inherit")
             fragment = replace(fragment, inherit=(Sourced(parent, source),))
         identity = PolicyFile(

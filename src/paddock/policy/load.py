@@ -104,7 +104,7 @@ def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     for rule in reversed(rules):
         if rule.id in inherited:
             raise wrong(
-                rule.source, f"the rule {rule.id!r} stands in {inherited[rule.id].source} already"
+                rule.source, f"the rule {rule.id!r} is already in {inherited[rule.id].source}"
             )
         inherited[rule.id] = rule
     return tuple(
@@ -147,9 +147,11 @@ def _project_file(request: Request, origin: Origin) -> FoundProfile | None:
     if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
         if origin.trusted.knows(path):
             raise PolicyError(
-                "you trusted this file, and it is gone: without it the default profile would apply",
+                "you trusted this file, and it no longer exists: without it, the default profile "
+                "would apply",
                 where=path,
-                hint="put it back; or `paddock trust --revoke`; or name a profile: --profile ai-agent",
+                hint="restore the file, or type `paddock trust --revoke FILE`, or choose a "
+                "profile: --profile ai-agent",
             )
         return None
     return ProfileSearch(origin).at_path(
@@ -187,7 +189,7 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
     for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
         remark = table()[call.value].remark(origin.machine)
         if remark is not None and not call.source.builtin:
-            yield f"{call.source}: {remark}; naming it has no effect there"
+            yield f"{call.source}: {remark}, so this line has no effect"
 
 
 def writable_trees(policy: Policy) -> list[PathWalk]:
@@ -230,7 +232,7 @@ def require_trusted_files(policy: Policy, files: list[PolicyText], origin: Origi
                 file,
                 origin,
                 shown=file.written,
-                why="a command could rewrite it, and so loosen its next run",
+                why="a command could rewrite this file, and weaken the sandbox of its next run",
             )
 
 

@@ -22,5 +22,5 @@ def wrong_regexes(patterns: Sequence[str]) -> list[str | None]:
 
     answer = core.ask("regexes", question=canonical(list(patterns)))
     if not isinstance(answer, list) or len(answer) != len(patterns):
-        raise CoreError("the answer of paddock-core is not understood", hint="reinstall paddock")
+        raise CoreError("paddock-core sent an invalid answer", hint="reinstall paddock")
     return [None if one is None else str(one) for one in answer]

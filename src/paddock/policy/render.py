@@ -43,7 +43,7 @@ from paddock.policy.trust.approved import ToolApproval
 
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
-FLAGS_NOTE = "# A file can not say this; give it on the command line:"
+FLAGS_NOTE = "# A file cannot express this; give it on the command line:"
 
 TomlValues = Mapping[str, object]
 V = TypeVar("V")
@@ -365,7 +365,7 @@ def _value(value: object) -> str:
         case list():
             return "[" + "".join(_value(each) for each in value) + "]"
         case _:
-            raise TypeError(f"no TOML for {type(value).__name__}")
+            raise TypeError(f"TOML cannot express a {type(value).__name__}")
 
 
 def _string(text: str) -> str:
@@ -376,7 +376,7 @@ def _letters(text: str) -> Iterator[str]:
     for letter in text:
         code = ord(letter)
         if 0xD800 <= code <= 0xDFFF:
-            raise PolicyError(f"not UTF-8, so TOML has no way to write it: {text!r}")
+            raise PolicyError(f"not UTF-8, so TOML cannot express it: {text!r}")
         if letter in '"\\':
             yield "\\" + letter
         elif code < 0x20 or code == 0x7F:

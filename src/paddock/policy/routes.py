@@ -44,7 +44,7 @@ def route(routes: Table, name: str, values: Values) -> Route:
         raise routes.wrong(name, "the route is empty")
     if not _is_label(name):
         raise routes.wrong(
-            name, f"not a name for a host: {name!r}", hint="lower case letters, digits and '-'"
+            name, f"not a valid host name: {name!r}", hint="use lower case letters, digits and '-'"
         )
     table.allow_only(ROUTE_KEYS)
     upstream = _upstream(routes, table, name)
@@ -54,7 +54,7 @@ def route(routes: Table, name: str, values: Values) -> Route:
     if inspect is not None and inspect.value and upstream.base:
         raise wrong(
             inspect.source,
-            f"{upstream.host} as a whole is opened, and the route has only {upstream.base}",
+            f"inspect opens all of {upstream.host}, and the route allows only {upstream.base}",
         )
     return Route(
         name=name,
@@ -79,7 +79,7 @@ def inspected(host: Sourced[str]) -> Sourced[str]:
         raise wrong(
             host.source,
             f"not the name of one host: {host.value!r}",
-            hint="write each host by itself",
+            hint="write each host separately",
         )
     return Sourced(name, host.source)
 
@@ -95,7 +95,7 @@ def _upstream(routes: Table, table: Table, name: str) -> Upstream:
         raise wrong(
             written.source,
             f"not an http or https address: {written.value!r}",
-            hint="https://HOST, with :PORT or a path if need be; no user, no query",
+            hint="write https://HOST, optionally with :PORT or a path; no user, no query",
         )
     base = slash + path.rstrip("/")
     segments = base.split("/")[1:] if path else []
@@ -161,7 +161,7 @@ def _credential(table: Table, values: Values) -> Credential | None:
         for only in ("inject_mode", "inject_name"):
             if only in table:
                 raise table.wrong(
-                    only, "the route has no credential", hint='credential = "env:NAME"'
+                    only, "the route has no credential", hint='write credential = "env:NAME"'
                 )
         return None
     if key is not None:
@@ -178,8 +178,8 @@ def _credential(table: Table, values: Values) -> Credential | None:
     if word not in kinds or not colon:
         raise wrong(
             written.source,
-            "a credential is where a secret lies, not the secret: "
-            "env:NAME, file:PATH, keyring:SERVICE/USER or command:…",
+            "write where the secret is, not the secret: env:NAME, file:PATH, "
+            "keyring:SERVICE/USER or command:…",
             hint=did_you_mean(word, kinds)
             if colon
             else None,  # otherwise it may be a secret, and is not repeated
@@ -194,7 +194,7 @@ def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> 
     match kind:
         case CredentialKind.ENV:
             if "*" in place:
-                raise wrong(source, f"a credential needs the variable's whole name: {place!r}")
+                raise wrong(source, f"a credential needs the full name of a variable: {place!r}")
             return values.env_name(place, source).value
         case CredentialKind.FILE:
             return values.path(place, source)
@@ -202,7 +202,9 @@ def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> 
             service, _, user = place.partition("/")
             if not service or not user:
                 raise wrong(
-                    source, f"not a secret of the keyring: {place!r}", hint="keyring:SERVICE/USER"
+                    source,
+                    f"not a keyring entry of the form SERVICE/USER: {place!r}",
+                    hint="keyring:SERVICE/USER",
                 )
             return place
         case CredentialKind.COMMAND:
@@ -210,10 +212,11 @@ def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> 
             try:
                 words = shlex.split(command)
             except ValueError as error:
-                raise wrong(source, f"the command can not be read: {error}") from None
+                raise wrong(source, f"the command cannot be parsed: {error}") from None
             if not words or "\0" in command:
                 raise wrong(
-                    source, "the command is empty" if not words else "no argument holds a NUL byte"
+                    source,
+                    "the command is empty" if not words else "an argument contains a NUL byte",
                 )
             return command
 
@@ -227,7 +230,7 @@ def _inject_name(table: Table, mode: InjectMode) -> str | None:
         case InjectMode.BEARER:
             raise wrong(
                 source,
-                "a bearer token stands in the header Authorization",
+                "a bearer token must be in the header Authorization",
                 hint='inject_mode = "header"',
             )
         case InjectMode.HEADER:
@@ -242,7 +245,7 @@ def _inject_name(table: Table, mode: InjectMode) -> str | None:
                 "te",
                 "trailer",
             ):
-                raise wrong(source, f"{name} is not for secrets")
+                raise wrong(source, f"the header {name} cannot carry a secret")
             return name.lower()
         case InjectMode.BASIC:
             if not name or not name.isprintable() or ":" in name:
@@ -265,7 +268,7 @@ def _env(
         if PLACEHOLDER_TOKEN in written.value and credential is None:
             raise wrong(
                 written.source,
-                f"the route has no credential that {PLACEHOLDER_TOKEN} could stand for",
+                f"{PLACEHOLDER_TOKEN} needs a credential, and the route has none",
             )
         _, value = values.env_setting(name, written.value, written.source)
         pairs.append((name, value.value))
@@ -277,7 +280,7 @@ def _body_methods(table: Table) -> tuple[str, ...]:
         if method.value.upper() not in BODILESS_METHODS:
             raise wrong(
                 method.source,
-                f"not a method whose bodies are refused: {method.value!r}",
+                f"not a method whose body Paddock denies: {method.value!r}",
                 hint=f"these are: {', '.join(BODILESS_METHODS)}",
             )
     return tuple(sorted({method.value.upper() for method in table.strings("body_methods")}))
@@ -286,7 +289,7 @@ def _body_methods(table: Table) -> tuple[str, ...]:
 def _addresses(table: Table, upstream: Upstream) -> tuple[str, ...]:
     written = table.strings("upstream_addresses")
     if written and _is_address(upstream.host):
-        raise wrong(written[0].source, f"the upstream is an address already: {upstream.host}")
+        raise wrong(written[0].source, f"the upstream is already an address: {upstream.host}")
     blocks: list[str] = []
     for one in written:
         try:
@@ -307,7 +310,7 @@ def _shared(table: Table) -> bool:
     shared = table.boolean("shared_addresses")
     if shared is not None and shared.value and "endpoint_rules" not in table:
         raise wrong(
-            shared.source, "the route has no endpoint_rules: its addresses are closed to nobody"
+            shared.source, "the route has no endpoint_rules, so its addresses are not reserved"
         )
     return shared is not None and shared.value
 
@@ -335,17 +338,20 @@ def endpoint(method: Sourced[str], path: Sourced[str], source: Source) -> Endpoi
 
 def _check_path(path: Sourced[str]) -> None:
     if not path.value.startswith("/"):
-        raise wrong(path.source, f"an endpoint path starts with '/': {path.value!r}")
+        raise wrong(path.source, f"an endpoint path must start with '/': {path.value!r}")
     for segment in path.value[1:].split("/"):
         if "*" in segment and segment not in ("*", "**"):
             raise wrong(
-                path.source, f"'*' is a whole segment, '**' any number of them: {segment!r}"
+                path.source,
+                f"'*' must be a whole segment, and '**' any number of segments: {segment!r}",
             )
         if segment in (".", "..") or not _SEGMENT.issuperset(segment):
             raise wrong(
                 path.source,
-                f"not a segment that can be compared: {segment!r}",
-                hint="no query, no encoding, no ';'; '*' is any segment",
+                f"the segment cannot be compared: {segment!r}",
+                hint="write no query, no encoding and no ';'; '*' matches any segment",
             )
     if "//" in path.value:
-        raise wrong(path.source, f"no request has an empty segment: {path.value!r}")
+        raise wrong(
+            path.source, f"the path has an empty segment, which no request has: {path.value!r}"
+        )

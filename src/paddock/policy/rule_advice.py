@@ -23,11 +23,17 @@ def weak_rules(policy: Policy) -> Iterator[str]:
         if never := _never(rule):
             yield f"{_name(rule)} can never match: {never}"
         elif shadow:
-            yield f"{_name(rule)} is shadowed by {shadow.id!r} ({shadow.source}), which matches all that it matches"
+            yield (
+                f"{_name(rule)} has no effect: {shadow.id!r} ({shadow.source}) comes first and "
+                "matches the same programs"
+            )
         else:
             yield from (f"{_name(rule)} {said}" for said in _bypasses(rule, default))
     if rules and default is Action.DENY and all(rule.action is Action.DENY for rule in rules):
-        yield f"{rules[0].source}: no rule allows anything and default_action is deny: no program can be started"
+        yield (
+            f"{rules[0].source}: no rule allows a program and default_action is deny, so no "
+            "program can start"
+        )
 
 
 def _name(rule: Rule) -> str:
@@ -39,12 +45,12 @@ def _never(rule: Rule) -> str | None:
     for match in rule.matches:
         same = wanted.get(match.key)
         if match.negate and same and set(same.values) <= set(match.values):
-            return f"{match.key} and {match.key}_not rule each other out"
+            return f"{match.key} and {match.key}_not contradict each other"
     if "exe" not in wanted:
         return None
     for key in ("exe_basename", "exe_glob"):
         if key in wanted and not any(_fits(exe, wanted[key]) for exe in wanted["exe"].values):
-            return f"exe and {key} rule each other out"
+            return f"exe and {key} contradict each other"
     return None
 
 
@@ -81,29 +87,35 @@ def _bypasses(rule: Rule, default: Action) -> Iterator[str]:
         yield from _open_allow(rule, keys)
     elif default is Action.ALLOW and keys & set(_NAMING):
         yield (
-            "stops a program by what it is called while default_action is allow: another one that does the same still "
-            "runs; list what may run instead"
+            "denies a program by its name while default_action is allow, so a copy with another "
+            "name still runs; list the allowed programs instead"
         )
     elif default is Action.ALLOW:
         yield (
-            "stops some arguments while default_action is allow: the same said otherwise still runs; "
-            "list what may run instead"
+            "denies some arguments while default_action is allow, so the same command in another "
+            "spelling still runs; list the allowed commands instead"
         )
 
 
 def _open_allow(rule: Rule, keys: set[str]) -> Iterator[str]:
     if not keys & set(_NAMING):
-        yield "allows any program that the rest fits; add exe or exe_glob"
+        yield "allows every program that matches the other keys; add exe or exe_glob"
     elif not rule.identifies:
-        yield "allows any file of that name in a granted place; add exe or exe_glob"
+        yield "allows every file of that name in a granted directory; add exe or exe_glob"
     for match in rule.matches:
         if match.key == "argv_regex" and not match.negate:
             loose = [value for value in match.values if not value.startswith(_ANCHORS)]
             if loose:
-                yield f"allows by an expression that fits anywhere in the arguments: {loose[0]!r}; begin it with '^'"
+                yield (
+                    "allows by an expression that matches anywhere in the arguments: "
+                    f"{loose[0]!r}; begin it with '^'"
+                )
     if "argv_contains" in keys and "argv_regex" not in keys:
-        yield "allows by one argument and says nothing about the others; use argv_regex"
+        yield "allows by one argument and does not check the others; use argv_regex"
     if "argv_host_in" in keys:
-        yield "looks at http and https addresses only: a host that is written without stays unseen; see [network]"
+        yield (
+            "checks only http and https addresses, so a host without a scheme is not found; "
+            "see [network]"
+        )
     if "parent_argv" in keys:
-        yield "believes its parent's arguments, which a process can rewrite; use parent_exe"
+        yield "trusts the arguments of the parent, which a process can rewrite; use parent_exe"

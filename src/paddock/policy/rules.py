@@ -55,7 +55,7 @@ class RuleReader:
             if rule.id in rules:
                 raise table.wrong(
                     "id",
-                    f"the rule {rule.id!r} stands in line {rules[rule.id].source.line} already",
+                    f"the rule {rule.id!r} is already in line {rules[rule.id].source.line}",
                 )
             rules[rule.id] = rule
         return tuple(rules.values())
@@ -64,12 +64,14 @@ class RuleReader:
         table.allow_only(RULE_KEYS)
         name = table.string("id")
         if name is None or not name.value:
-            raise table.wrong("id", "every rule needs an id: it is what the journal says")
+            raise table.wrong("id", "every rule needs an id, which the journal records")
         _no_nul(name)
         action = table.choice("action", Action)
         if action is None:
             raise table.wrong(
-                "action", f"the rule {name.value!r} has no action", hint="allow, deny or ask"
+                "action",
+                f"the rule {name.value!r} has no action",
+                hint="write 'allow', 'deny' or 'ask'",
             )
         reason = table.string("reason")
         if reason is not None:
@@ -78,8 +80,8 @@ class RuleReader:
         if not matches:
             raise table.wrong(
                 "id",
-                f"the rule {name.value!r} has nothing to match, so it would be about every program",
-                hint="meta.default_action is what happens to all that no rule is about",
+                f"the rule {name.value!r} has no condition, so it would match every program",
+                hint="for programs that no rule matches, write meta.default_action",
             )
         return Rule(
             id=name.value,
@@ -114,14 +116,15 @@ class RuleReader:
                 if glob.root == TMP_TOKEN:
                     raise wrong(
                         word.source,
-                        f"{TMP_TOKEN} has its name only while the command runs: {word.value!r}",
+                        f"{TMP_TOKEN} cannot be used here, because it has a path only during a "
+                        f"run: {word.value!r}",
                     )
                 return glob.text
             case "exe_basename":
                 if not word.value or "/" in word.value:
                     raise wrong(
                         word.source,
-                        f"a base name holds no '/': {word.value!r}",
+                        f"a base name contains no '/': {word.value!r}",
                         hint="use exe or exe_glob",
                     )
             case "exe_sha256":
@@ -157,7 +160,8 @@ class RuleReader:
         if glob.root == TMP_TOKEN:
             raise wrong(
                 written.source,
-                f"{TMP_TOKEN} has its name only while a command runs: {written.value!r}",
+                f"{TMP_TOKEN} cannot be used here, because it has a path only during a run: "
+                f"{written.value!r}",
             )
         return Sourced(glob.text, written.source)
 
@@ -165,7 +169,9 @@ class RuleReader:
         place = self._pattern(written)
         if place.value.startswith(ANY_DEPTH):
             raise wrong(
-                written.source, f"names no directory: {written.value!r}", hint="write <cwd>/**"
+                written.source,
+                f"the pattern has no directory: {written.value!r}",
+                hint="write <cwd>/**",
             )
         return place
 
@@ -216,19 +222,19 @@ def _uids(table: Table, key: str) -> tuple[str, ...]:
 
 def _no_nul(word: Sourced[str]) -> None:
     if "\0" in word.value:
-        raise wrong(word.source, "no path and no argument holds a NUL byte")
+        raise wrong(word.source, "a path or an argument contains a NUL byte")
 
 
 def _is_host(word: Sourced[str]) -> None:
     """``name``, ``*.name``, ``*`` or an address, in an argument (core/src/gate/argv_hosts.rs)."""
     if word.value.startswith("@"):
-        raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
+        raise wrong(word.source, f"a rule must name each host separately: {word.value!r}")
     bare = word.value.removeprefix("*.")
     if word.value != "*" and (not bare or not _HOST.issuperset(bare) or bare.startswith(".")):
         raise wrong(
             word.source,
             f"not a host: {word.value!r}",
-            hint="write a name without scheme, port or path; '*.' may stand in front",
+            hint="write a name without scheme, port or path; it may begin with '*.'",
         )
 
 
@@ -247,5 +253,5 @@ def _text(table: Table, key: str) -> str | None:
 def _action(table: Table) -> Action:
     action = table.choice("action", Action)
     if action is None:
-        raise table.wrong("action", "the rule has no action", hint="allow, deny or ask")
+        raise table.wrong("action", "the rule has no action", hint="write 'allow', 'deny' or 'ask'")
     return action.value

@@ -71,7 +71,8 @@ def run_sync(
         result = asyncio.run(once())
     else:
         raise UsageError(
-            "run_sync is for programs without an event loop", hint="async with Sandbox(…) as box"
+            "run_sync cannot be called while an event loop runs",
+            hint="write `async with Sandbox(…) as box`",
         )
     if callback is not None and callback.failure is not None:
         raise callback.failure

@@ -63,7 +63,7 @@ class Sandbox:
         redactor: Redactor | None = None,
     ) -> None:
         if executor is not None and tier is not None:
-            raise UsageError("tier is for the fence, and this executor has none")
+            raise UsageError("tier applies to the sandbox executor only, not to this executor")
         self._request = Request(
             profiles=() if profile is None else (profile,),
             policies=() if policy is None else (os.path.abspath(policy),),
@@ -85,7 +85,7 @@ class Sandbox:
 
     async def __aenter__(self) -> Sandbox:
         if self._parts is not None:
-            raise UsageError("a session is entered once")
+            raise UsageError("a session can be entered only once")
         if self._worktree is not None:
             self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
         if self._own_executor is None:
@@ -176,8 +176,8 @@ class Sandbox:
             for on in with_parents(os.path.abspath(spool))
         ):
             raise UsageError(
-                f"{os.fspath(spool)} lies in the workspace: a command could put a link there",
-                hint="spool to a directory that commands can not write",
+                f"{os.fspath(spool)} is in the workspace, where a command could create a link",
+                hint="choose a spool directory that commands cannot write",
             )
         return await run(
             self.executor,
@@ -224,7 +224,7 @@ class Sandbox:
         parts: _Parts | None = getattr(self, "_parts", None)
         if parts is not None and parts.ending is None:
             warnings.warn(
-                f"a session in {self.workspace} was not disposed of",
+                f"a session in {self.workspace} was not closed",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,
@@ -235,7 +235,9 @@ class Sandbox:
     def _living(self) -> _Parts:
         if self._parts is None or self._parts.ending is not None:
             raise UsageError(
-                "the session has ended" if self._parts else "the session has not begun: async with"
+                "the session has ended"
+                if self._parts
+                else "the session has not started: use `async with`"
             )
         return self._parts
 
@@ -313,6 +315,6 @@ class _Bash(Commands):
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         where = os.path.relpath(os.path.realpath(cwd), self._workspace)
         if where.split(os.sep, 1)[0] == os.pardir:
-            raise UsageError(f"{cwd} is not in the workspace, and commands have no name for it")
+            raise UsageError(f"{cwd} is not in the workspace, so commands cannot reach it")
         where = os.path.normpath(os.path.join(self._exec_cwd or "", where))
         return await super().run(command, cwd=where, timeout_s=timeout_s)

@@ -100,13 +100,13 @@ def tools_of(
 
     def policy_denial(path: str, operation: Operation) -> str | None:
         if _is_commands_own(plan, path):
-            return "the fence refuses it: commands have a directory of their own there"
+            return "the sandbox denies it: commands have a private directory there"
         judgement = judge(path, operation)
         if not judgement.allowed:
-            return f"the fence refuses it: {judgement.reason}"
+            return f"the sandbox denies it: {judgement.reason}"
         protects = plan.files is not None and plan.files.protect
         if operation is Operation.WRITE and protects and (made := made_by(path)):
-            return f"the fence refuses it: git would take {made} for a repository"
+            return f"the sandbox denies it: git would use {made} as a repository"
         return None
 
     async def object_denial(path: str, operation: Operation, facts: os.stat_result) -> str | None:
@@ -114,16 +114,14 @@ def tools_of(
         try:
             found = await files.open(path, read=not operation.writes)
         except OSError as error:
-            return f"the fence refuses it: commands can not {act} it ({error.strerror})"
+            return f"the sandbox denies it: commands cannot {act} it ({error.strerror})"
         try:
             # A copy has its own files.
             copied = plan.workspace is not None and within(path, plan.workspace.path)
             if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
-                return (
-                    f"the fence refuses it: commands can not {act} it, something else lies over it"
-                )
+                return f"the sandbox denies it: commands cannot {act} it, because a mount covers it"
             if operation.writes and os.fstatvfs(found).f_flag & os.ST_RDONLY:
-                return "the fence refuses it: commands can only read it"
+                return "the sandbox denies it: commands can only read it"
         finally:
             os.close(found)
         return None

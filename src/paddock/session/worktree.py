@@ -47,9 +47,10 @@ def _git(directory: str, *words: str) -> str:
     try:
         done = subprocess.run([*_words(directory), *words], capture_output=True, text=True)
     except FileNotFoundError:
-        raise UsageError("worktrees are git's, and git is not installed") from None
+        raise UsageError("worktrees need git, and git is not installed") from None
     if done.returncode != 0:
         raise UsageError(
-            f"no worktree can be made in {directory}: {done.stderr.strip() or f'git {words[0]} failed'}"
+            f"cannot create a worktree in {directory}: "
+            f"{done.stderr.strip() or f'git {words[0]} failed'}"
         )
     return done.stdout.rstrip("\n")

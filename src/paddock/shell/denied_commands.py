@@ -155,7 +155,7 @@ def own_command(written: str) -> Pattern:
     if not commands or not commands[0].bare or len(tokens_of(written)) != len(commands[0].words):
         raise PolicyError(
             f"not one plain command: {written!r}",
-            hint="program, options and words, as they are typed; '*' in a word",
+            hint="write program, options and words as they are typed; a word may contain '*'",
         )
     program, *rest = commands[0].words
     flags, operands = _options(rest)

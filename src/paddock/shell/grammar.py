@@ -92,13 +92,13 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     if len(text) > MAX_TEXT_CHARS:
         raise Unparsed(f"it is longer than {MAX_TEXT_CHARS} characters")
     if not _STRANGE.isdisjoint(text) or "\r" in text:
-        raise Unparsed("it holds control characters")
+        raise Unparsed("it contains control characters")
     try:
         data = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise Unparsed("it is not text") from None
     if _MARK in data:
-        raise Unparsed("it can not be handed to the grammar")
+        raise Unparsed("the parser does not accept it")
     plain = _FOREIGN.sub(lambda found: b"%s%02x" % (_MARK, found[0][0]), data)
     root = _parser().parse(plain).root_node
     if root.has_error:
@@ -108,25 +108,25 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
         raise Unparsed(lost, text.replace(_CONTINUED, ""))
     if not is_known(nodes(root)) or any(_misread(node) for node in leaves(root)):
-        raise Unparsed("a part of it means something else to a shell than to the grammar")
+        raise Unparsed("a shell reads a part of it differently than the parser")
     if any(node.type == "command_name" and text_of(node) == "coproc" for node in nodes(root)):
-        raise Unparsed("the grammar does not know coproc")
+        raise Unparsed("the parser does not support coproc")
     if any(_shells_differ(node) for node in nodes(root)):
-        raise Unparsed("not all shells read a quote in it alike")
+        raise Unparsed("shells read a quote in it differently")
     if any(node.type == "test_command" and _is_more_than_a_test(node) for node in nodes(root)):
-        raise Unparsed("the grammar takes an operator for an argument of [")
+        raise Unparsed("the parser reads an operator as an argument of [")
     if dialect is Dialect.SH and (other := beyond_posix(nodes(root))) is not None:
         raise Unparsed(
-            f"only bash is known to read it as the judge does, and another shell would run it: {other}"
+            f"only bash reads it as the parser does, and another shell would run it: {other}"
         )
     # After `!` and `time` the grammar does not know them, and reads them as programs.
     if any(node.type == "command_name" and text_of(node) in _RESERVED for node in nodes(root)):
-        raise Unparsed("a reserved word stands where the grammar sees a program")
+        raise Unparsed("the parser reads a reserved word as a program")
     # The shell removes it; the grammar separates words there.
     if _CONTINUED in text:
         joined = text.replace(_CONTINUED, "")
         if tokens(root) != tokens(parse(joined, dialect)):
-            raise Unparsed("a line is continued inside a word", joined)
+            raise Unparsed("a line continuation is inside a word", joined)
     return root
 
 

@@ -76,33 +76,40 @@ def unaccounted(
     """
     for node in found:
         if node.type == "comment" and not _is_comment(data, node):
-            return "a # in it begins a comment for the grammar and belongs to a word for a shell"
+            return "the parser reads a # in it as a comment, and a shell reads it as part of a word"
         if node.type == "heredoc_redirect" and not _ends_at_its_mark(data, node):
-            return "a here-document in it ends elsewhere for a shell than for the grammar"
+            return "the parser and a shell end a here-document at different places"
         if (
             not node.is_named
             and node.child_count == 0
             and (node.text or b"").decode("latin-1") != node.type
         ):
-            return "the grammar takes more letters for an operator than a shell does"
+            return "the parser reads more characters as an operator than a shell does"
         if "`" in node.type and node.type != "`":
             return "it has an empty pair of backticks"
         if not node.is_named and node.type in _RESERVED and not _stands_alone(data, node):
-            return f"{node.type} touches other letters, and is a part of a word for a shell"
+            return f"{node.type} touches other characters, so a shell reads it as part of a word"
         if node.type == "file_descriptor" and not (
             data[: node.start_byte][-1:] in _EDGES and _DESCRIPTOR.fullmatch(node.text or b"")
         ):
-            return "a number belongs to a redirection for the grammar and to a word for a shell"
+            return (
+                "the parser reads a number as part of a redirection, and a shell reads it as "
+                "part of a word"
+            )
         if node.type.endswith("_redirect") and _NUMBERED.search(
             data[max(0, node.start_byte - 80) : node.start_byte]
         ):
-            return "a number belongs to a word for the grammar and to a redirection for a shell"
+            return (
+                "the parser reads a number as part of a word, and a shell reads it as part of "
+                "a redirection"
+            )
         if _takes_a_word(data, node):
             return (
-                "a word behind <&- or >&- is a target for the grammar and an argument for a shell"
+                "the parser reads a word after <&- or >&- as a target, and a shell reads it as "
+                "an argument"
             )
         if node.child_count and not _fits(data, node, is_verbatim):
-            return "a part of it is lost to the grammar"
+            return "the parser skips a part of it"
     return None
 
 

@@ -111,14 +111,14 @@ class _Walk(Expansion):
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
             self.line.doubts.append(
-                "arithmetic and array subscripts run a command that stands quoted in the text"
+                "arithmetic or an array subscript runs a command that is quoted in the text"
             )
         elif self.dialect is Dialect.BASH and may_run_values(root, inner=self.layer > 0):
             self.line.doubts.append(
-                "arithmetic and array subscripts may run what stands in a variable"
+                "arithmetic or an array subscript may run the content of a variable"
             )
         if transforms(root):
-            self.line.doubts.append("an expansion with @ may run what stands in a variable")
+            self.line.doubts.append("an expansion with @ may run the content of a variable")
         out = self.run(root, stdin)
         waiting = [root]
         while waiting:  # cases of the grammar that no rule below handles
@@ -154,9 +154,7 @@ class _Walk(Expansion):
             case "for_statement":
                 return self._for(node, stdin)
             case "while_statement" | "c_style_for_statement" if runs_on(node):
-                self.line.doubts.append(
-                    "it starts something in the background, again and again without end"
-                )
+                self.line.doubts.append("it starts background commands in an endless loop")
                 return self._each(node.named_children, stdin)
             case "comment" | "heredoc_body":
                 self.inside(node)
@@ -420,7 +418,9 @@ class _Walk(Expansion):
             out = self._again(code.text, stdin, dialect_for(command, code.text, self.dialect))
             return effect_of(self.state, command, stdin) if command.program == "alias" else out
         if code.opaque:
-            self.line.doubts.append(f"{command.program} is given text to run that can not be seen")
+            self.line.doubts.append(
+                f"{command.program} runs text that the command line does not show"
+            )
         if other := other_code(command, stdin):
             self.line.texts.append(other)
         if (meant := self._meant(command, stdin)) is not None:
@@ -465,14 +465,14 @@ class _Walk(Expansion):
         if command.program in ("declare", "local", "typeset") and any(
             map(_REFERS.match, command.words[1:])
         ):
-            self.line.doubts.append("a variable stands for another one")
+            self.line.doubts.append("a variable is a reference to another variable")
         for name, _, value in (one.partition("=") for one in command.assigned):
             if name in _RUN_BY_SHELLS and value:
                 self._run_variable(name, value)
             elif name in _HANDED_ON and value:
                 self._again(value, None, Dialect.SH)
             elif name == "IFS" and value.strip(" \t\n") and command.program in _DECLARING:
-                self.line.doubts.append("words are parted by other letters than blanks")
+                self.line.doubts.append("IFS separates words at other characters than blanks")
 
     def _run_variable(self, name: str, value: str) -> None:
         if name in ("ENV", "BASH_ENV"):
@@ -485,12 +485,12 @@ class _Walk(Expansion):
     def _again(self, text: str, stdin: ShellStream | None, dialect: Dialect) -> ShellStream:
         """Text that a shell runs inside the text. ``dialect``: that of this shell."""
         if self.layer >= MAX_NESTED_TEXTS:
-            raise Unparsed(f"there are more than {MAX_NESTED_TEXTS} shells inside each other")
+            raise Unparsed(f"more than {MAX_NESTED_TEXTS} shells are nested")
         if unknown(text):
-            self.line.doubts.append("a shell runs text of which a part is not known")
+            self.line.doubts.append("a shell runs text that is partly unknown")
             text = text.replace(UNKNOWN, "$unknown").replace(SOMETHING, "${unknown:?}")
         try:
             root = parse(text, dialect)
         except Unparsed as error:
-            raise Unparsed(f"a text inside it can not be read: {error}", inside=text) from None
+            raise Unparsed(f"a nested command cannot be parsed: {error}", inside=text) from None
         return _Walk(self.line, self.state, self.layer + 1, dialect=dialect).all_of(root, stdin)

@@ -50,13 +50,13 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
     if not written:
         raise PathError("the path is empty")
     if "\0" in written:
-        raise PathError("the path holds a NUL byte")
+        raise PathError("the path contains a NUL byte")
     try:
         data = os.fsencode(written)
     except UnicodeEncodeError:
-        raise PathError("the path is not text that a file system takes") from None
+        raise PathError("the path is not valid text for a file system") from None
     if len(data) >= _PATH_MAX or any(len(name) > _NAME_MAX for name in data.split(b"/")):
-        raise PathError("the path can not be looked up: it is longer than any file system takes")
+        raise PathError("the path cannot be looked up: it is too long for a file system")
     kind, path = normal(written, cwd=cwd, home=home, platform=platform)
     if kind is not PathKind.POSIX or platform == "win32":
         return LocatedPath(
@@ -68,7 +68,7 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
     except PaddockError as error:
         raise PathError(error.message) from None
     except OSError as error:  # a name that is too long
-        raise PathError(f"the path can not be looked up: {error.strerror}") from None
+        raise PathError(f"the path cannot be looked up: {error.strerror}") from None
     spellings = dict.fromkeys(
         folded(one, platform) for one in (os.path.normpath(whole).replace("//", "/"), path, real)
     )
@@ -123,7 +123,7 @@ def _windows_names(path: str) -> list[str]:
     for name in path.split("/"):
         plain = name if name in (".", "..") else name.partition(":")[0].rstrip(". ")
         if _SHORT.search(plain):
-            raise PathError(f"a short name stands for another, which can not be told: {name!r}")
+            raise PathError(f"{name!r} may be a short (8.3) name of another file")
         names.append(plain)
     return names
 

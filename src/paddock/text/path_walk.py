@@ -153,7 +153,9 @@ def _read(link: str) -> str:
 def _wrong(path: str, error: OSError) -> PolicyError:
     shut = error.errno == errno.EACCES
     return PolicyError(
-        f"what lies behind it can not be told: {error.strerror}",
+        f"cannot follow this path: {error.strerror}",
         where=path,
-        hint=f"see who shut it, then: chmod u+x {shlex.quote(path)}" if shut else None,
+        hint=f"find out why the directory is closed, then type `chmod u+x {shlex.quote(path)}`"
+        if shut
+        else None,
     )

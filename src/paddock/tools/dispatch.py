@@ -105,11 +105,11 @@ class Tools:
         self._numbers = itertools.count(1)
         taken = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
         if taken:
-            raise ValueError(f"{', '.join(taken)}: built-in tools have no other handler")
+            raise ValueError(f"{', '.join(taken)}: a built-in tool cannot have another handler")
         known = [*(tool.name for tool in BUILTIN_TOOLS), *self._handlers]
         unknown = sorted(set(only or ()) - set(known))
         if unknown:
-            raise ValueError(f"there is no tool {', '.join(unknown)}")
+            raise ValueError(f"unknown tool {', '.join(unknown)}")
         self.names = tuple(name for name in known if only is None or name in only)
 
     async def call(self, call: ToolCall) -> ToolResult:
@@ -117,13 +117,13 @@ class Tools:
         most = self._limits.calls
         try:
             if most is not None and one.number > most:
-                why = f"{most} calls were made"
+                why = f"{most} calls were made already"
                 one.decision = replace(
                     one.decision, action=Action.DENY, rule_id="limit", reason=why
                 )
                 await self._record_decision(one, Action.DENY)
                 return one.result(
-                    ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are to be"
+                    ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are allowed"
                 )
             if one.decision.action is Action.DENY:
                 outcome = (
@@ -225,7 +225,7 @@ class Tools:
         located = decision.paths[0] if decision.paths else None
         denial = self._denial_for(_OPERATIONS.get(call.name, Operation.READ))
         if call.name not in self.names:
-            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"there is no tool {call.name!r}")
+            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"unknown tool {call.name!r}")
         match call.name:
             case "read_file" if located:
                 return ReadFile(call, located, limits, denial)
@@ -268,7 +268,8 @@ class Tools:
                 return asking.result()
             except PaddockError as error:
                 raise ToolFailure(
-                    ToolOutcome.UNAVAILABLE, f"the sandbox can not be asked for it: {error.message}"
+                    ToolOutcome.UNAVAILABLE,
+                    f"cannot ask the sandbox about this path: {error.message}",
                 ) from error
 
         return denial
@@ -351,7 +352,7 @@ class Tools:
                 result,
                 notes=(
                     *result.notes,
-                    f"the journal does not say how it ended: {error.message}",
+                    f"the result could not be written to the journal: {error.message}",
                 ),
             )
         return result
@@ -408,7 +409,7 @@ class _Waiting(ABC):
         return  # there is nothing to check in advance
 
     def do(self) -> object:
-        raise Bug(f"{type(self).__name__} is awaited, not done")
+        raise Bug(f"{type(self).__name__} must be awaited")
 
     def close(self) -> None:
         return  # it holds nothing open
@@ -429,10 +430,11 @@ class _Command(_Waiting):
 
     def prepare(self) -> None:
         if self._executor is None:
-            raise ToolFailure(ToolOutcome.UNAVAILABLE, "there is nothing to run commands with")
+            raise ToolFailure(ToolOutcome.UNAVAILABLE, "this session has no executor for commands")
         if not (math.isfinite(self._timeout_s) and 0 < self._timeout_s <= self._longest_s):
             raise ToolFailure(
-                ToolOutcome.INVALID_ARGUMENTS, f"timeout_s is between 0 and {self._longest_s:g}"
+                ToolOutcome.INVALID_ARGUMENTS,
+                f"timeout_s must be between 0 and {self._longest_s:g}",
             )
         if not os.path.isdir(self._cwd):
             raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self._cwd}: no such directory")
@@ -449,7 +451,9 @@ class _Command(_Waiting):
             ) from error
         if result.timed_out:
             raise ToolFailure(
-                ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended", result
+                ToolOutcome.TIMEOUT,
+                f"the command did not finish within {self._timeout_s:g} s, and was ended",
+                result,
             )
         return result
 
@@ -487,7 +491,8 @@ class _OwnTool(_Waiting):
         except Exception as error:
             if waiting.expired():
                 raise ToolFailure(
-                    ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended"
+                    ToolOutcome.TIMEOUT,
+                    f"the command did not finish within {self._timeout_s:g} s, and was ended",
                 ) from error
             raise ToolFailure(ToolOutcome.FAILED, f"{type(error).__name__}: {error}") from error
 

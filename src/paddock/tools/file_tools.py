@@ -76,7 +76,9 @@ class ReadFile:
     def prepare(self) -> None:
         for name in ("offset", "limit"):
             if self._arguments.get(name, 1) < 1:
-                raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
+                raise ToolFailure(
+                    ToolOutcome.INVALID_ARGUMENTS, f"{name} is a line number, and lines start at 1"
+                )
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
         self._opened = OpenedName.of(self._located, self._denial)
@@ -91,7 +93,8 @@ class ReadFile:
         lines = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
         if first > max(1, len(lines)):
             raise ToolFailure(
-                ToolOutcome.INVALID_ARGUMENTS, f"{shown}: it has {len(lines)} lines, not {first}"
+                ToolOutcome.INVALID_ARGUMENTS,
+                f"{shown}: the file has {len(lines)} lines, so line {first} does not exist",
             )
         end = first - 1 + self._arguments.get("limit", len(lines))
         return FileText(
@@ -137,7 +140,8 @@ class _Change:
         if len(data) > self._limits.write_bytes:
             raise ToolFailure(
                 ToolOutcome.TOO_LARGE,
-                f"{len(data)} bytes, and {self._limits.write_bytes} are the most that is written",
+                f"{len(data)} bytes is too much: the limit for writing is "
+                f"{self._limits.write_bytes} bytes",
             )
         self._data = data
         self._texts = ("", new) if old is None else (old.text, old.as_here(new))
@@ -208,13 +212,14 @@ class EditFile(_Change):
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
             raise ToolFailure(
-                ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is"
+                ToolOutcome.ENCODING,
+                f"{shown}: the encoding does not allow writing the same bytes back",
             )
         old, new = document.as_here(arguments["old_text"]), document.as_here(arguments["new_text"])
         if not old or old == new:
             raise ToolFailure(
                 ToolOutcome.INVALID_ARGUMENTS,
-                "the new text is the old one" if old else "the old text is empty",
+                "the new text is the same as the old text" if old else "the old text is empty",
             )
         self._count = document.text.count(old)
         self._require_count(document.text, old)
@@ -234,7 +239,9 @@ class EditFile(_Change):
     def _require_count(self, text: str, old: str) -> None:
         shown, count = self._located.written, self._count
         if count == 0:
-            raise ToolFailure(ToolOutcome.NO_MATCH, f"{shown}: the old text is not in it")
+            raise ToolFailure(
+                ToolOutcome.NO_MATCH, f"{shown}: the file does not contain the old text"
+            )
         expected = self._arguments.get("expected_count")
         if expected is None and (count == 1 or self._arguments.get("replace_all", False)):
             return
@@ -244,7 +251,8 @@ class EditFile(_Change):
             wanted = "once" if expected is None else f"{expected} times"
             raise ToolFailure(
                 ToolOutcome.NOT_UNIQUE,
-                f"{shown}: the old text is in it {count} times (line {', '.join(lines)}{more}), not {wanted}",
+                f"{shown}: the file contains the old text {count} times (line "
+                f"{', '.join(lines)}{more}), not {wanted}",
             )
 
 
@@ -274,7 +282,7 @@ class ListDirectory:
     def prepare(self) -> None:
         if not 1 <= self._depth <= self._limits.depth:
             raise ToolFailure(
-                ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}"
+                ToolOutcome.INVALID_ARGUMENTS, f"depth must be between 1 and {self._limits.depth}"
             )
         with os_errors_as_results(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)

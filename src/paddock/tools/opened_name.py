@@ -143,7 +143,8 @@ class OpenedName:
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode):
                     raise ToolFailure(
-                        ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago"
+                        ToolOutcome.CHANGED,
+                        f"{self.shown}: the file was replaced by something else",
                     )
                 require_open(self._named(), facts, self._denial, self.shown)
                 if facts.st_size > most:
@@ -197,7 +198,7 @@ class OpenedName:
             exchange(temporary, self._name, self._directory)
             raise ToolFailure(
                 ToolOutcome.CHANGED,
-                f"{self.shown}: somebody changed it meanwhile; it was left as it is",
+                f"{self.shown}: another program changed the file, so it was not written",
             )
 
     def _holds(self, name: str, old: bytes | None) -> bool:
@@ -220,7 +221,7 @@ class OpenedName:
         not copied.
         """
         if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=True):
-            raise ToolFailure(ToolOutcome.NO_PERMISSION, f"{self.shown}: it is not writable")
+            raise ToolFailure(ToolOutcome.NO_PERMISSION, f"{self.shown}: the file is not writable")
         ours = os.fstat(fd)
         if (ours.st_uid, ours.st_gid) != (before.st_uid, before.st_gid):
             try:
@@ -228,7 +229,8 @@ class OpenedName:
             except PermissionError:
                 raise ToolFailure(
                     ToolOutcome.NO_PERMISSION,
-                    f"{self.shown}: it belongs to somebody else, and would not any more",
+                    f"{self.shown}: the file belongs to another user, and writing it would change "
+                    "its owner",
                 ) from None
         self._copy_attributes(fd)
         os.fchmod(fd, before.st_mode & 0o1777)
@@ -270,7 +272,8 @@ def _state(facts: os.stat_result) -> tuple[int, ...]:
 
 def _too_large(shown: str, size: int, most: int) -> ToolFailure:
     return ToolFailure(
-        ToolOutcome.TOO_LARGE, f"{shown}: {size} bytes, and {most} are the most that is read"
+        ToolOutcome.TOO_LARGE,
+        f"{shown}: {size} bytes is too much: the limit for reading is {most} bytes",
     )
 
 

@@ -119,8 +119,6 @@ _OUTCOMES = {
 
 def failure(error: OSError, shown: str) -> ToolFailure:
     if error.errno == errno.ELOOP:
-        return ToolFailure(
-            ToolOutcome.CHANGED, f"{shown}: there is a link on the way that was not there before"
-        )
+        return ToolFailure(ToolOutcome.CHANGED, f"{shown}: a symbolic link appeared in the path")
     outcome = _OUTCOMES.get(error.errno or 0, ToolOutcome.FAILED)
     return ToolFailure(outcome, f"{shown}: {error.strerror or error}")

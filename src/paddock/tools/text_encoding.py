@@ -50,7 +50,7 @@ class Document:
         if b"\0" in rest and not chosen.startswith(("utf-16", "utf-32")):
             raise ToolFailure(
                 ToolOutcome.BINARY,
-                f"{shown}: not text: it holds NUL bytes ({len(data)} bytes in all)",
+                f"{shown}: not text: it contains NUL bytes ({len(data)} bytes in all)",
             )
         try:
             text = rest.decode(chosen)
@@ -58,7 +58,7 @@ class Document:
             hint = (
                 ""
                 if encoding is not None
-                else '; if it is text, say in which encoding, as "cp1252"'
+                else '; if it is text, give its encoding, such as "cp1252"'
             )
             raise ToolFailure(
                 ToolOutcome.ENCODING,
@@ -80,7 +80,7 @@ class Document:
             letter = f"U+{ord(error.object[error.start]):04X}"
             raise ToolFailure(
                 ToolOutcome.ENCODING,
-                f"{letter} (character {error.start}) can not be written in {self.encoding}",
+                f"{letter} (character {error.start}) cannot be written in {self.encoding}",
             ) from None
         return self.mark + data
 
@@ -93,6 +93,6 @@ def named(encoding: str) -> str:
     if name not in ENCODINGS:
         raise ToolFailure(
             ToolOutcome.INVALID_ARGUMENTS,
-            f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}",
+            f"unknown encoding {encoding!r}; known encodings: {', '.join(ENCODINGS)}",
         )
     return name

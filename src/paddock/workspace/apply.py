@@ -238,7 +238,7 @@ class _Application:
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
         made = entry(name, parent)
         if made is None:
-            raise FileNotFoundError(errno.ENOENT, "vanished while it was made", name)
+            raise FileNotFoundError(errno.ENOENT, "disappeared while apply created it", name)
         self.staged[change.path] = made.identity
 
     # commit
@@ -262,7 +262,7 @@ class _Application:
         try:
             kernel.rename_new(step.temporary, name, parent)
         except FileExistsError:
-            raise LeftError("created on the host while it was applied") from None
+            raise LeftError("created on the host during apply") from None
 
     def _commit_removal(self, change: Change, step: ApplyStep) -> None:
         try:
@@ -319,7 +319,7 @@ class _Application:
             )
             obstacle = Obstacle.CONFLICT if raced else Obstacle.FAILED
             reason = (
-                f"the host changed it, or its directory, meanwhile ({error.strerror})"
+                f"the host changed it, or its directory, during apply ({error.strerror})"
                 if raced
                 else str(error.strerror)
             )

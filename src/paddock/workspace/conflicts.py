@@ -97,11 +97,13 @@ def _alone(change: Change, terms: Terms, record: Record) -> Change:
         return change
     path = change.path
     if terms.hidden(path, on_host=change.old is not None):
-        return _with(change, Obstacle.MASKED, "the command was not to see what the host has there")
+        return _with(
+            change, Obstacle.MASKED, "the host has a file there that was hidden from the command"
+        )
     if any(inside(path, one) for one in terms.mounted):
         return _with(change, Obstacle.CONFLICT, "another file system is mounted there")
     if _protected(change, terms):
-        reason = "something outside may execute or trust it: look at it, then name it to apply it"
+        reason = "a program outside may run or trust it: check it, then give its path to apply it"
         return _with(change, Obstacle.PROTECTED, reason)
     conflict = _conflict(change, terms, record)
     if not conflict:
@@ -148,7 +150,7 @@ def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
         (path for path, one in change.old_directories if not _is_same(path, one, terms, record)),
         None,
     ):
-        return f"{other} is not the directory that the session began with, or may be another one"
+        return f"{other} is perhaps not the same directory as when the session started"
     if change.old.type is Type.DIRECTORY:
         return (
             None if is_clean(change.path, change.old, terms.started_ns, record) else _HOST_CHANGED
@@ -190,7 +192,7 @@ def _hold_back_children(judged: dict[str, Change], selection: Selection) -> None
                 continue
             replaced = container.kind is ChangeKind.TYPE and container.takes_away_directory
             if replaced or (container.makes_directory and change.kind is not ChangeKind.DELETED):
-                judged[path] = _with(change, Obstacle.BLOCKED, f"{one} is not applied")
+                judged[path] = _with(change, Obstacle.BLOCKED, f"apply skips {one}")
                 break
 
 

@@ -82,7 +82,7 @@ class Record:
             for line in lines:
                 record._take(json.loads(line))
         except (ValueError, KeyError, TypeError) as error:
-            raise SessionError(f"the session's {NAME} is not understood: {error!r}") from None
+            raise SessionError(f"the session's {NAME} is invalid: {error!r}") from None
         return record
 
     @property

@@ -33,7 +33,7 @@ class LeftError(Exception):
     """The host changed the object first."""
 
     def __init__(
-        self, reason: str = "changed on the host while it was applied", *, stranded: bool = False
+        self, reason: str = "changed on the host during apply", *, stranded: bool = False
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -75,7 +75,7 @@ def settle(
     if step.places and (aside.inode == staged.inode if staged else not judged):
         remove_own(step.temporary, parent)
         raise LeftError
-    reason = "changed on the host while it was applied"
+    reason = "changed on the host during apply"
     if judged:
         try:
             if step.keep and aside.type in (Type.FILE, Type.LINK):
@@ -84,7 +84,7 @@ def settle(
             return
         # the host put something into the directory, or there is no room to keep the file
         except OSError as error:
-            reason = f"what the host has there can not be removed: {error.strerror}"
+            reason = f"cannot remove the host's version: {error.strerror}"
     now = entry(name, parent)
     if now is None:
         kernel.rename_new(step.temporary, name, parent)

@@ -101,7 +101,7 @@ def _compare(
         return
     if new.type is Type.OTHER:
         kind = ChangeKind.TYPE if old and old.type is not Type.OTHER else ChangeKind.ADDED
-        reason = "a fifo, socket or device is not applied"
+        reason = "apply skips fifos, sockets and devices"
         yield Change(
             path=path, kind=kind, old=old, new=new, obstacle=Obstacle.SPECIAL, reason=reason
         )
@@ -192,9 +192,7 @@ def _change(
         old_parent=layer.lower_entry,
         old_directories=layer.lower_directories,
         obstacle=Obstacle.UNREADABLE if unknown else None,
-        reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood"
-        if unknown
-        else "",
+        reason=f"this kernel's overlay has an unknown attribute ({unknown[0]})" if unknown else "",
     )
 
 
@@ -267,7 +265,7 @@ def _marks_of(fd: int) -> frozenset[str]:
 
 def _unreadable(path: str, old: TreeEntry | None, new: TreeEntry | None, error: OSError) -> Change:
     kind = ChangeKind.DELETED if new is None else ChangeKind.CHANGED if old else ChangeKind.ADDED
-    reason = f"can not be looked at: {error.strerror}"
+    reason = f"cannot be examined: {error.strerror}"
     return Change(
         path=path, kind=kind, old=old, new=new, obstacle=Obstacle.UNREADABLE, reason=reason
     )

@@ -54,8 +54,9 @@ class StoredDirectory:
                 stack.enter_context(_locked(self.path, fcntl.LOCK_EX))
             except BlockingIOError:
                 raise SessionError(
-                    f"session {self.id} is running, or is being applied",
-                    hint=f"wait until it has ended; `paddock diff {self.id}` shows its changes meanwhile",
+                    f"session {self.id} is running, or another apply is in progress",
+                    hint=f"wait until it has ended; type `paddock diff {self.id}` to see its "
+                    "changes now",
                 ) from None
             yield
 
@@ -80,20 +81,21 @@ class Session(StoredDirectory):
                 upper = stack.enter_context(opened_directory("upper", state))
             except PermissionError as error:
                 raise SessionError(
-                    f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
+                    f"cannot open the changes of session {self.id}: {error.strerror}",
                     hint=f"type `chmod u+rwx {shlex.quote(self.path)}/upper`",
                 ) from None
             try:
                 lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
-                    f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",
-                    hint=f"what the command wrote is in {self.path}/upper",
+                    f"cannot open the workspace of session {self.id}: {self.workspace}: "
+                    f"{error.strerror}",
+                    hint=f"the changes of the command are in {self.path}/upper",
                 ) from None
             if os.fstat(lower).st_ino != self.inode:
                 raise SessionError(
-                    f"{self.workspace} is another directory than the one session {self.id} began with",
-                    hint=f"what the command wrote is in {self.path}/upper",
+                    f"{self.workspace} is not the same directory as when session {self.id} started",
+                    hint=f"the changes of the command are in {self.path}/upper",
                 )
             yield Roots(upper=upper, lower=lower, state=state)
 
@@ -107,7 +109,10 @@ class QuarantineDirectory(StoredDirectory):
     review.
     """
 
-    reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
+    reason: str = (
+        "is not a copy-on-write session; it holds names that a run removed from the "
+        "workspace (taken/)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +145,10 @@ def is_session(store: str, name: str) -> bool:
 
 def read_directory(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
     if not is_session(store, name):
-        raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
+        raise SessionError(
+            f"the session {name} does not exist",
+            hint="type `paddock sessions` to list the sessions",
+        )
     return _read(store, name)
 
 
@@ -150,7 +158,7 @@ def find(store: str, name: str) -> Session:
     if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}",
-            hint=f"look at {found.path}; `paddock discard {name}` removes it",
+            hint=f"check {found.path}; type `paddock discard {name}` to remove it",
         )
     return found
 
@@ -188,8 +196,9 @@ def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
         os.rename(os.path.join(one.path, KEPT_DIR), target)
     except OSError as error:
         raise SessionError(
-            f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to a place of your own, then discard again",
+            f"cannot move your versions in session {one.id} to {target}: {error.strerror}",
+            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to another directory, then type `paddock "
+            f"discard {one.id}` again",
         ) from None
     return target
 
@@ -211,9 +220,9 @@ def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirect
             return QuarantineDirectory(id=name, path=path)
         reason = "has no session.json"
     except OSError as error:
-        reason = f"can not be read: {error.strerror}"
+        reason = f"cannot be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
-        reason = f"session.json is not understood: {error}"
+        reason = f"session.json is invalid: {error}"
     return BrokenDirectory(id=name, path=path, reason=reason)
 
 
@@ -229,9 +238,9 @@ def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
 def _parsed(content: bytes, name: str) -> Session:
     fields = json.loads(content)
     if fields["version"] != VERSION:
-        raise ValueError(f"version {fields['version']!r}; this paddock knows {VERSION}")
+        raise ValueError(f"version {fields['version']!r}; this Paddock reads version {VERSION}")
     if fields["id"] != name:
-        raise ValueError(f"it is of session {fields['id']!r}")
+        raise ValueError(f"it belongs to session {fields['id']!r}")
     workspace = _text(fields["workspace"])
     # null: files are not restricted
     files = fields["plan"]["files"] or {"protect": [], "opened": []}
@@ -260,9 +269,7 @@ def directories_of(state: int) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SessionError(
-            f"the session's list of directories is not understood: {error}"
-        ) from None
+        raise SessionError(f"the session's list of directories is invalid: {error}") from None
 
 
 def _hidden(content: bytes, workspace: str) -> HiddenNames:

@@ -139,11 +139,11 @@ def test_a_silent_client_does_not_keep_others_out(server: Server) -> None:
 def test_there_is_one_server_a_person(fence: Fence, server: Server) -> None:
     second = fence.tester.run([fence.installation.paddock, "approvals", "serve"])
     assert (second.exit_code, second.stdout) == (125, "")
-    assert "an approvals server of yours is running already" in second.stderr
+    assert "your approvals server is already running" in second.stderr
     taken = fence.tester.run(
         [fence.installation.paddock, "approvals", "serve", "--port", server.host.split(":")[1]]
     )
-    assert (taken.exit_code, "can not be listened on" in taken.stderr) == (125, True)
+    assert (taken.exit_code, "cannot listen on port" in taken.stderr) == (125, True)
     wrong = fence.tester.run([fence.installation.paddock, "approvals", "serve", "--port", "70000"])
     assert wrong.exit_code == 125
 

@@ -42,7 +42,7 @@ exe_basename = "git"
 argv_regex = '^git push( |$)'
 reason = "leaves the machine"
 """
-ASKED = "once, session, always or deny? (the whole word; Enter: deny)"
+ASKED = "once, session, always or deny? (type the whole word; Enter: deny)"
 PUSH = "git push -q remote.git main"
 WAIT = "while ! test -e go; do sleep 0.05; done"
 
@@ -194,7 +194,7 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
     with asking.at_terminal(f"{PUSH}; echo first-$?") as screen:
         asked(screen)
         screen.line("always")
-        wait_for(lambda: "write it? yes" in screen.text(), "the rule is shown")
+        wait_for(lambda: "write this rule? yes" in screen.text(), "the rule is shown")
         screen.line("yes")
         screen.shows("first-0")
     assert (asking.approved.stat().st_mode & 0o777, asking.approved.stat().st_uid) == (
@@ -262,7 +262,7 @@ def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) ->
 def test_without_a_terminal_no_question_is_asked(asking: Asking) -> None:
     run = asking.run(["sh", "-c", f"{PUSH}; echo $?"])
     assert (run.stdout, asking.pushed()) == ("126\n", False), run
-    assert "nobody could be asked: there is no terminal to ask on" in run.stderr
+    assert "no approver is available: no terminal is available for the question" in run.stderr
 
 
 def test_a_question_without_an_answer_in_time_is_denied(asking: Asking) -> None:

@@ -18,9 +18,9 @@ ANSWERED_S = 120.0
 def test_without_a_server_no_question_is_asked(fence: Fence) -> None:
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
     for chosen, why in (
-        ("", "there is no terminal to ask on"),
-        ("terminal", "there is no terminal to ask on"),
-        ("web", "no approvals server can be reached"),
+        ("", "no terminal is available for the question"),
+        ("terminal", "no terminal is available for the question"),
+        ("web", "cannot connect to the approvals server"),
         ("nobody", "PADDOCK_APPROVER is neither terminal nor web"),
     ):
         run = fence.inside(
@@ -54,4 +54,4 @@ def test_the_end_of_the_server_denies_what_is_open_and_what_comes(fence: Fence) 
             os.kill(server.pid, signal.SIGKILL)
             run.join()
     assert ended[0].stdout == "126\n126\n"
-    assert "whoever was asked is gone" in ended[0].stderr
+    assert "the approver has ended" in ended[0].stderr

@@ -123,7 +123,7 @@ def test_users_have_no_identity_outside_unless_configured(jail: Jail) -> None:
         "cat /proc/self/uid_map; touch /srv/same", "--id-map", "identity", "-u", "7", "-g", "8"
     )
     assert same.stdout.split()[1:] == ["0", "0", "65536"], str(same)
-    assert "the same users outside" in same.stderr
+    assert "the same ids outside" in same.stderr
     assert (jail.rootdir / "srv" / "same").stat().st_uid == 7
 
 
@@ -182,7 +182,7 @@ def test_one_more_path_is_hidden(jail: Jail) -> None:
     assert hidden.stdout == "started\n", str(hidden)
     missing = jail.shell("true", "--mount-mask", "/nowhere")
     assert (missing.exit_code, missing.stdout) == (125, ""), str(missing)
-    assert "/nowhere is not there, in the container (--mount-mask)" in missing.stderr
+    assert "/nowhere does not exist in the container (--mount-mask)" in missing.stderr
 
 
 def test_host_name_and_loopback(jail: Jail) -> None:
@@ -326,7 +326,7 @@ def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
 def test_a_grant_that_is_not_there_is_an_error_unless_optional(jail: Jail) -> None:
     missing = jail.shell("true", "-r", "/bin", "-r", "/usr/share")
     assert (missing.exit_code, missing.stdout) == (125, ""), str(missing)
-    assert "/usr/share is not there, in the container (-r)" in missing.stderr
+    assert "/usr/share does not exist in the container (-r)" in missing.stderr
     assert jail.shell("true", "-r", "/bin", "-r", "/usr/share?").exit_code == 0
 
 
@@ -451,7 +451,7 @@ def test_the_journal_is_the_hosts(jail: Jail) -> None:
     assert [event["event"] for event in jail.events()] == ["session.start", "session.end"]
     exposed = jail.shell("true", "--audit-log", jail.rootdir / "srv")
     assert (exposed.exit_code, exposed.stdout) == (125, ""), str(exposed)
-    assert "which paddock itself relies on" in exposed.stderr
+    assert "which Paddock itself needs" in exposed.stderr
 
 
 def test_the_sample_starts_a_shell(jail: Jail) -> None:

@@ -101,7 +101,7 @@ def test_grants_are_held_inside(jail: Jail) -> None:
         (("--id-map", "identity"), "id-map identity needs root"),
         (
             ("--cgroup", "/sys/fs/cgroup/pids"),
-            "the control group /sys/fs/cgroup/pids can not be entered",
+            "cannot enter the control group /sys/fs/cgroup/pids",
         ),
     ],
     ids=["netns", "id-map", "cgroup"],

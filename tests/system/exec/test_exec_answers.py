@@ -183,7 +183,7 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
     )
     assert gate.ran() == [], str(outcome)
     assert (gate.project / "answer").read_text() == "13"
-    assert "the parent is not known" in outcome.stderr, str(outcome)
+    assert "the parent is unknown" in outcome.stderr, str(outcome)
 
 
 def test_an_absent_person_allows_nothing(gate: Gate) -> None:

@@ -123,7 +123,7 @@ def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> N
     outcome = gate.inside(gate.fence.probe("exec", hidden, "x"), *rules)
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
-    assert "it can not be read" in outcome.stderr, str(outcome)
+    assert "the file cannot be read" in outcome.stderr, str(outcome)
 
 
 def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:

@@ -337,10 +337,7 @@ def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> No
     words = gate.fence.probe("exec", gate.fence.programs.allowed, "x")
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\nnamespaces = true\n")
     assert outcome.exit_code == 125, str(outcome)
-    assert (
-        "namespaces = true lets a command put other files in the place of programs"
-        in outcome.stderr
-    )
+    assert "a command could mount other files over programs" in outcome.stderr
     assert gate.ran() == []
     assert gate.inside(words, gate.forbidding).exit_code == 0
     assert gate.ran() == ["allowed x"]

@@ -188,7 +188,7 @@ def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
         if along:
             assert (project / ".githooks" / "zz" / ".envrc").read_text() == "mine\n"
             assert done.exit_code == 125, str(done)
-            assert f"{project}/.githooks, made during the run, can not be taken away" in done.stderr
+            assert f"cannot remove {project}/.githooks, created during the run" in done.stderr
             assert only(events, "name.left")["path"] == f"{project}/.githooks"
             assert only(events, "scan.unfinished")
             assert len(list(marks.iterdir())) == 1
@@ -209,7 +209,7 @@ def test_an_opened_name_can_be_written(full: Fence) -> None:
     flags: tuple[Word, ...] = ("--open-protected", "**/.github/workflows/**")
     done = full.inside(["sh", "-c", f"echo started; echo new > {place}"], *flags)
     assert (done.exit_code, place.read_text()) == (0, "new\n"), str(done)
-    assert "is not kept read-only" in done.stderr
+    assert "is writable" in done.stderr
 
 
 def test_paths_in_the_configuration_of_git_are_protected(full: Fence) -> None:
@@ -326,7 +326,7 @@ def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> N
     assert not [place for place in places if (place / "evil.toml").exists()]
 
 
-FLAGGED = "paddock: changed during the run, and executed outside of the fence: "
+FLAGGED = "paddock: changed during the run, and programs outside the sandbox run them: "
 
 
 def test_a_changed_file_that_runs_outside_later_is_listed(full: Fence) -> None:
@@ -404,8 +404,8 @@ def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
     )
     done = full.inside(["sh", "-c", script])
     assert f"{FLAGGED}{place}, " in done.stderr, str(done)
-    assert " and 296 more: `paddock audit query --kind name` lists them all\n" in done.stderr, str(
-        done
+    assert " and 296 more: type `paddock audit query --kind name` to list all\n" in done.stderr, (
+        str(done)
     )
     flagged = [str(event["path"]) for event in full.events() if event["event"] == "name.flagged"]
     assert flagged[0] == str(place)

@@ -80,7 +80,7 @@ def test_only_a_run_makes_it(fence: Fence, ground: Ground) -> None:
         shown = paddock(fence, *words)
         assert shown.exit_code == 0, str(shown)
         assert not out.exists(), words
-    assert f"made by the run, then granted: {out}" in paddock(fence, *asked[0]).stdout
+    assert f"created by the run, then granted: {out}" in paddock(fence, *asked[0]).stdout
     answer = json.loads(paddock(fence, *asked[3], "--json").stdout)
     assert (answer["allowed"], answer["grants"][0]["path"]) == (True, str(out))
     assert (
@@ -114,7 +114,7 @@ def test_no_link_is_followed(fence: Fence, ground: Ground, where: str) -> None:
         assert SECRET not in refused.stdout
         if where == "way":
             assert refused.exit_code == 125, str(refused)
-            assert f"{ground.project}/way is a symbolic link, or no directory" in refused.stderr
+            assert f"{ground.project}/way is a symbolic link, or not a directory" in refused.stderr
     assert Snapshot.of(ground.outside) == before
 
 
@@ -130,7 +130,7 @@ def test_a_directory_that_can_not_be_made_stops_run_and_dry_run(
     ]
     assert [one.exit_code for one in said] == [125, 125], said
     assert said[0].stderr == said[1].stderr
-    assert f"{file}:4: {shut}/out can not be made: {shut}/out: Permission denied" in said[0].stderr
+    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in said[0].stderr
     shut.chmod(0o755)
     assert paddock(fence, "run", "--policy", file, "--", "true").exit_code == 0
     assert (shut / "out").is_dir()

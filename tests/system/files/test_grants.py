@@ -213,7 +213,9 @@ def test_execution_that_a_wider_grant_would_give_back_stops_the_run(
         fence.probe("execute", ground.project / "data" / "tool"), "--policy", file
     )
     assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
-    assert f"{file}:4: execute = false can not be held for {ground.project}/data" in refused.stderr
+    assert (
+        f"{file}:4: execute = false cannot be enforced for {ground.project}/data" in refused.stderr
+    )
 
 
 def test_flags_are_repeatable(fence: Fence, ground: Ground) -> None:
@@ -347,7 +349,7 @@ def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not
     )
     assert fence.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
     assert fence.outside(lists).answer.startswith("ok")
-    said = f"stays closed inside {place}; so {place} can not be listed"
+    said = f"is denied inside {place}, so the command cannot list {place}"
     checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=ground.project)
     assert checked.exit_code == 0
     assert (

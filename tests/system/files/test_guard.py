@@ -179,7 +179,7 @@ while select.select([], [2], [], 0)[1]: os.write(2, bytes(4096))'
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == "0\n"
-        assert "took away" in process.stderr.read()
+        assert "removed" in process.stderr.read()
         process.wait(timeout=120)
     assert not list(full.ground.project.glob("*/.envrc"))
 
@@ -320,7 +320,7 @@ def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_late
         by_host(full, "echo new-secret > .env")
         answers = dict(line.split(": ", 1) for line in said(process).splitlines())
         assert process.stderr is not None
-        assert "creates or replaces meanwhile is not covered in them" in process.stderr.read()
+        assert "creates or replaces do not reach into these namespaces" in process.stderr.read()
     assert answers["its own"] == "new-secret", (
         "if this begins to fail, the page has become too modest"
     )

@@ -94,7 +94,7 @@ done("planted"); wait("end")
         full.ground.put(project / "end")
         told = ended(process)
     assert not (project / ".envrc").exists(), told
-    assert f"took away {project / '.envrc'}" in told
+    assert f"removed {project / '.envrc'}" in told
     assert (project / ".mcp.json").read_text() == "as it was\n", "what was there before stays"
 
 
@@ -110,7 +110,7 @@ def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dro
         told = ended(process)
     if gap == "dropped":
         assert not (project / ".envrc").exists(), told
-        assert f"took away {project / '.envrc'}" in told
+        assert f"removed {project / '.envrc'}" in told
     else:
         assert (project / ".envrc").read_text() == "of the person\n"
 

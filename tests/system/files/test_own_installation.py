@@ -217,7 +217,7 @@ def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> N
     assert "Read-only file system" in locked.stderr, locked
     refused = fence.tester.run(words, env={"PATH": path}, cwd=fence.ground.project)
     assert refused.exit_code == 125, refused
-    assert "which paddock itself relies on" in refused.stderr
+    assert "which Paddock itself needs" in refused.stderr
     assert fence.tester.run(words, cwd=fence.ground.project).exit_code == 0
 
 

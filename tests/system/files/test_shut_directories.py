@@ -34,7 +34,7 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(fe
         later = paddock(fence, "run", "--", "cat", secret, cwd=dot)
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
-        assert "can not be located" in later.stderr
+        assert "cannot locate" in later.stderr
     assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, (
         "without the link it is just a file"
     )
@@ -77,7 +77,7 @@ def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops
     shared = full.ground.make(full.ground.root / "shared")
     done = run_beside_another_user(full, shared, opened=True)
     assert done.exit_code == 125, str(done)
-    assert f"{shared}/others can not be listed" in done.stderr, str(done)
+    assert f"cannot list {shared}/others" in done.stderr, str(done)
 
 
 def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
@@ -112,12 +112,12 @@ def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(
             "cat",
             secret,
         ]
-        assert "can not be held" in paddock(fence, *words).stderr
+        assert "cannot be enforced" in paddock(fence, *words).stderr
         shut(fence, keys)
         later = paddock(fence, *words)
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
-        assert "what lies behind it can not be told" in later.stderr
+        assert "cannot follow this path" in later.stderr
 
 
 def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(fence: Fence) -> None:

@@ -67,8 +67,8 @@ def assert_taken(full: Fence, told: str, session: str) -> None:
     assert planted(full) == []
     assert (project / "work.txt").read_text() == "mine\n", "the work itself stays"
     for name in (".envrc", "sub/.vscode"):
-        assert f"took away {project / name}, made during the run" in told
-    assert f"finished the last scan of session {session}" in told
+        assert f"removed {project / name}, created during the run" in told
+    assert f"finished the interrupted last scan of session {session}" in told
     of_session = [event for event in full.events() if event["session"] == session]
     names = {str(event["path"]) for event in of_session if event["event"] == "name.taken"}
     assert names == {str(project / ".envrc"), str(project / "sub" / ".vscode")}
@@ -128,8 +128,8 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
         told = outcome.stdout + outcome.stderr
         assert outcome.exit_code == 0, str(outcome)
         assert (
-            f"waits for {project} "
-            f"({'something else has its name' if replaced else 'it is not there'})"
+            f"needs {project} "
+            f"({'another directory has this path' if replaced else 'it does not exist'})"
         ) in told
         assert f"rm '{mark}'" in told
         assert marks(full) == [mark]
@@ -226,7 +226,7 @@ def test_the_mark_of_a_run_that_lives_is_left_alone(full: Fence) -> None:
     with planting(full):
         outcome = full.inside(["true"])
         assert outcome.exit_code == 0, str(outcome)
-        assert "finished the last scan" not in outcome.stderr
+        assert "finished the interrupted last scan" not in outcome.stderr
         assert len(marks(full)) == 1
 
 
@@ -236,7 +236,7 @@ def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(full: 
         with planting(full) as process:
             os.kill(process.pid, signal.SIGKILL)
             outcome = full.inside(["true"])
-        assert "finished the last scan" in outcome.stderr, str(outcome)
+        assert "finished the interrupted last scan" in outcome.stderr, str(outcome)
         assert planted(full) == []
         assert marks(full) == []
         (full.ground.project / "planted").unlink()
@@ -247,7 +247,7 @@ def test_starts_at_the_same_time_finish_it_once(full: Fence) -> None:
     argv = [str(word) for word in full.command(["true"])]
     script = 'for i in 1 2 3 4 5 6; do "$@" 2>&1 & done; wait'
     outcome = full.outside(["sh", "-c", script, "sh", *argv])
-    assert outcome.stdout.count("finished the last scan") == 1, str(outcome)
+    assert outcome.stdout.count("finished the interrupted last scan") == 1, str(outcome)
     assert_taken(full, outcome.stdout, session)
     starts = [event for event in full.events() if event["event"] == "session.start"]
     assert len(starts) == 7
@@ -260,7 +260,7 @@ def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(fu
     outcome: Outcome = full.inside(["touch", "ran"])
     assert outcome.exit_code == 125, str(outcome)
     assert str(mark) in outcome.stderr
-    assert "remove the note" in outcome.stderr
+    assert "remove the record" in outcome.stderr
     assert not (full.ground.project / "ran").exists()
     doctor = full.outside([full.installation.paddock, "doctor"])
     assert doctor.exit_code == 125
@@ -314,8 +314,8 @@ def test_verify_and_report_name_a_killed_session_and_the_chain_is_whole(full: Fe
     assert full.inside(["true"]).exit_code == 0
     verified = full.outside([full.installation.paddock, "audit", "verify", "--dir", full.journal])
     assert verified.exit_code == 0, str(verified)
-    assert verified.stderr.count("has a start and no end") == 1
-    assert f"session {session} has a start and no end" in verified.stderr
+    assert verified.stderr.count("has a start event and no end event") == 1
+    assert f"session {session} has a start event and no end event" in verified.stderr
     report = full.outside([full.installation.paddock, "audit", "report", "--dir", full.journal])
     assert report.exit_code == 0
     assert f"<li>{session}</li>" in report.stdout

@@ -48,7 +48,7 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
         if outcome in ("allowed", "denied") and not (op == "exec" and path.is_dir()):
             # The tester owns the tree and modes allow all: nothing but the fence can say no.
             assert answer["allowed"] == (outcome == "allowed"), answer
-            assert not answer["reason"].startswith("the fence allows it"), answer
+            assert not answer["reason"].startswith("the sandbox allows it"), answer
         answers.add((op, answer["allowed"]))
     # A test that only ever saw one answer would prove nothing.
     assert {allowed for _, allowed in answers} == {True, False}, answers
@@ -83,7 +83,7 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
         code, text = why()
         assert (code, text.partition(":")[0]) == (1, "denied"), text
         assert (
-            f"the fence allows it, the file's own permissions do not ({shut}: mode 0555, uid "
+            f"the sandbox allows it, but the file's own permissions do not ({shut}: mode 0555, uid "
             in text
         )
         assert "to allow it" not in text, "no grant would help"

@@ -426,6 +426,6 @@ def test_a_journal_in_memory_is_warned_about(fence: Fence) -> None:
             ]
             shown = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
             assert shown.exit_code == 0, str(shown)
-            assert ("a reboot takes it away" in shown.stdout) == warned, str(shown)
+            assert ("a reboot removes it" in shown.stdout) == warned, str(shown)
     finally:
         place.rmdir()

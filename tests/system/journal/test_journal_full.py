@@ -96,7 +96,7 @@ def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
     verified = audit(crowded, "verify")
     assert (verified.exit_code, verified.stdout) == (125, ""), str(verified)
     assert f"{count} events of session {session} are missing: ENOSPC" in verified.stderr
-    assert "the chain is whole" in verified.stderr
+    assert "the chain is complete" in verified.stderr
     assert "altered" not in verified.stderr
     answer = json.loads(audit(crowded, "verify", "--json").stdout)
     assert (answer["sound"], answer["problems"]) == (False, [])
@@ -110,7 +110,7 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
     crowded: Fence,
 ) -> None:
     done = run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/true after")
-    assert "can not be written" in done.stderr, str(done)
+    assert "cannot write" in done.stderr, str(done)
     before = crowded.events()
     session = str(before[0]["session"])
     assert "session.end" not in kinds(before)
@@ -121,7 +121,7 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
     assert f"{count} events of session {session} are missing" in verified.stderr
 
     refused = crowded.inside(["true"])
-    assert refused.exit_code == 125, "who can not write that it begins does not begin"
+    assert refused.exit_code == 125, "who cannot write that it begins does not begin"
     (crowded.ground.project / "fill").unlink()
     assert crowded.inside(["true"]).exit_code == 0
     lost, start, end = crowded.events()[len(before) :]

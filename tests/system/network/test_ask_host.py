@@ -202,10 +202,9 @@ def test_what_a_person_denies_is_refused_and_not_asked_again_at_once(netted: Net
         assert run.answered() in REFUSED
         assert server.heard() == []
         said = run.ended()
-        assert (
-            said.count(f"paddock: denied: {NAME}:{server.port} (it was asked about, and denied)")
-            == 1
-        ), said
+        assert said.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1, (
+            said
+        )
     assert [(event["action"], event["by"]) for event in decided(netted)] == [
         ("deny", "test"),
         ("deny", None),
@@ -229,9 +228,9 @@ def test_without_an_answer_it_is_denied(netted: Netted, why: str) -> None:
         assert run.answered() in REFUSED
         assert server.heard() == []
         reason = {
-            "nobody": "nobody could be asked: there is no terminal to ask on",
-            "gone": "whoever was asked is gone",
-            "late": "nobody answered within 1 s",
+            "nobody": "no approver is available: no terminal is available for the question",
+            "gone": "the approver has ended",
+            "late": "no answer within 1 s",
         }[why]
         assert f"denied: {NAME}:{server.port} ({reason})" in run.ended()
     (event,) = decided(netted)
@@ -257,7 +256,7 @@ def test_a_question_leaves_with_the_relay_that_asked_and_the_run_goes_on(netted:
         os.kill(relay_of(run.process.pid), signal.SIGKILL)
         assert run.asked() == {"withdrawn": question["ask"]}
         assert run.answered() in REFUSED
-        assert "the relay is gone" in run.ended()
+        assert "the relay has ended" in run.ended()
     assert [event["event"] for event in netted.events()] == [
         "session.start",
         "network.lost",

@@ -345,7 +345,7 @@ def test_the_second_hello_of_a_handshake_is_held_to_the_name_as_well(
             outcome = clients.inside([*words, OTHER, between], site.port)
             assert outcome.started, str(outcome)
             assert "no handshake" in outcome.stderr, str(outcome)
-            assert f"its TLS is for {OTHER}" in outcome.stderr, str(outcome)
+            assert f"its TLS handshake is for {OTHER}" in outcome.stderr, str(outcome)
             assert (set(named), site.seen) == ({ALLOWED}, [])
 
 

@@ -154,7 +154,7 @@ def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
         assert relays_of(process.pid) == []
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
-        assert process.stderr.read().count("the relay is gone") == 1
+        assert process.stderr.read().count("the relay has ended") == 1
     names = [event["event"] for event in netted.events()]
     assert names == ["session.start", "network", "network.lost", "session.end"]
     lost = next(event for event in netted.events() if event["event"] == "network.lost")
@@ -277,19 +277,19 @@ def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
         (
             "none",
             ("--no-netns", "28"),
-            "no network namespace can be made: No space left on device",
+            "cannot create a network namespace: No space left on device",
             "max_net_namespaces",
         ),
         (
             "filtered",
             ("--no-netns", "1"),
-            "no network namespace can be made: Operation not permitted",
+            "cannot create a network namespace: Operation not permitted",
             "filter",
         ),
         (
             "filtered",
             ("--no-netfilter", "93"),
-            "connections can not be turned (nf_tables, tproxy): Protocol not",
+            "cannot redirect connections (nf_tables, tproxy): Protocol not",
             "nft_tproxy",
         ),
     ],
@@ -316,7 +316,7 @@ def test_a_missing_feature_is_named_and_nothing_runs(
     assert run("--landlock-abi", "7")[:2] == (0, "ran\n")
     code, said, complaint = run(*lacking)
     assert (code, said) == (125, "")
-    assert f"the command can not be given a network of its own: {words}" in complaint
+    assert f"cannot create the network of the command: {words}" in complaint
     assert hint in complaint.splitlines()[1]
     assert netted.events()[-1]["event"] == "session.refused"
 

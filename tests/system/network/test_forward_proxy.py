@@ -196,7 +196,7 @@ def test_a_request_in_a_tunnel_has_to_name_the_same_host(
         site.seen.clear()
         outcome = clients.proxied([*secure, *fronting(site)], site.port)
         assert (outcome.stdout, outcome.exit_code != 0, site.seen) == ("", True, []), str(outcome)
-        assert f"its TLS is for {OTHER}" in str(clients.fence.events())
+        assert f"its TLS handshake is for {OTHER}" in str(clients.fence.events())
     with serving_site(tmp_path) as site:
         outcome = clients.proxied(curl("-p", "-H", f"Host: {OTHER}", site.at(ALLOWED)), site.port)
         assert outcome.stdout.startswith(f"paddock: denied: {OTHER}:"), str(outcome)

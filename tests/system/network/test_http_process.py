@@ -82,7 +82,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         assert status == "200"
     else:
         assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
-        assert "is reached any more: what speaks HTTP: it was killed by SIGKILL" in said
+        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in said
 
 
 def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: Fence) -> None:
@@ -154,8 +154,9 @@ print("over")
         said = process.stderr.read()
     assert (
         said.count(
-            "no route and no inspected host is reached any more: what speaks HTTP: "
-            "it was killed by SIGKILL"
+            "routes and inspected hosts cannot be reached any more: the HTTP helper: "
+            "it was "
+            "killed by SIGKILL"
         )
         == 1
     )

@@ -229,7 +229,7 @@ def test_tls_that_names_another_host_or_none_is_refused(name: str | None) -> Non
     with serving(settings=settings, authority=authority) as relay:
         with pytest.raises(ssl.SSLError):
             handshake(relay, authority, name)
-        assert relay.wait_for(1)[0]["reason"] == "TLS does not name localhost"
+        assert relay.wait_for(1)[0]["reason"] == "the TLS server name is not localhost"
         for good in (HOST, "LocalHost"):
             handshake(relay, authority, good).close()
 

@@ -110,7 +110,7 @@ def test_a_client_before_the_server_is_cut_off_and_may_retry(netted: Netted) -> 
     refused, reached = _told(netted)
     assert (refused["action"], refused["reason"]) == (
         "fail",
-        "it can not be reached: Connection refused (os error 111)",
+        "cannot connect: Connection refused (os error 111)",
     )
     assert reached["action"] == "allow"
 
@@ -157,12 +157,11 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
             refused
         )
         taken = (
-            f"paddock: port {server.port} of this machine's loopback can not be taken for "
-            f"port "
-            f"80 inside: Address"
+            f"paddock: cannot publish port 80 of the sandbox on port {server.port} of this "
+            "machine's loopback: Address"
         )
         assert taken in refused.stderr
-        assert "hint: another program has it" in refused.stderr
+        assert "hint: another program uses this port" in refused.stderr
         assert full.events()[-1]["event"] == "session.refused"
         rehearsed = full.inside(
             ["/bin/true"], "--block-net", "--publish", f"{server.port}:80", "--dry-run"

@@ -90,7 +90,7 @@ def test_no_other_name_leads_to_an_upstream_with_rules(full: Fence, machines: Tw
     shut = ["gaierror", "403", "403"]
     assert said == [*shut, "200", "200", *shut], told
     assert heard == [(UP, "GET /items"), (OTHER, "POST /admin")]
-    assert "a route with endpoint rules leads to this address" in told
+    assert "this address is reserved for a route with endpoint rules" in told
     said, heard, told = asked(full, machines, ruled, "mixed.test /admin", "nat64.test /admin")
     assert heard == [(OTHER, "POST /admin")], "of its addresses the one that is nobody else's"
 
@@ -179,7 +179,7 @@ def test_a_route_can_name_private_addresses_that_no_other_name_gets(
         text('upstream_addresses = ["10.1.0.0/16"]\n'),
         "api.paddock.internal /items",
     )
-    assert (said, heard, "upstream_addresses do not name it" in told) == (["403"], [], True), told
+    assert (said, heard, "upstream_addresses do not list it" in told) == (["403"], [], True), told
     never = policy(
         [], 'api upstream = "http://metadata.test"\nupstream_addresses = ["169.254.0.0/16"]\n'
     )

@@ -565,7 +565,7 @@ def test_a_client_that_leaves_ends_its_request_upstream() -> None:
             client.sendall(f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
             client.recv(100)
         assert left.wait(60)
-        assert relay.wait_for(1)[0]["reason"] == "the client went away"
+        assert relay.wait_for(1)[0]["reason"] == "the client closed the connection"
 
 
 def test_descriptors_are_given_back() -> None:

@@ -156,7 +156,7 @@ def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: Fence) -> None:
             True,
         ), refused
     refused = full.inside(["true"], "--policy", file, "--allow-endpoint", "other:GET:/x")
-    assert (refused.exit_code, "there is no route 'other'" in refused.stderr) == (125, True)
+    assert (refused.exit_code, "no route has the name 'other'" in refused.stderr) == (125, True)
 
 
 def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Fence) -> None:
@@ -312,13 +312,13 @@ def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
         ("env:NOT_SET", "the variable NOT_SET is not set"),
         ("file:/nowhere/key", "/nowhere/key: No such file or directory"),
         ("command:false", "/bin/false failed (exit code 1)"),
-        ("command:{project}/show-key", "{project}/show-key lies where a command could have put it"),
+        ("command:{project}/show-key", "a command could have written {project}/show-key"),
         (
             "command:/bin/sh {project}/show-key",
-            "{project}/show-key lies where a command could have put it",
+            "a command could have written {project}/show-key",
         ),
-        ("command:env --chdir={project} true", "{project} lies where a command could have put it"),
-        ("file:{project}/show-key", "{project}/show-key lies where a command could have put it"),
+        ("command:env --chdir={project} true", "a command could have written {project}"),
+        ("file:{project}/show-key", "a command could have written {project}/show-key"),
     ],
 )
 def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str) -> None:
@@ -356,8 +356,8 @@ def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(f
         outcome = full.inside(["true"], "--policy", file)
     assert not mark.exists()
     assert outcome.exit_code == 125, outcome
-    assert f"credential: {script} lies where a command could have put it" in outcome.stderr
-    assert "hint: write the path of one that no command can write" in outcome.stderr
+    assert f"credential: a command could have written {script}" in outcome.stderr
+    assert "hint: give the path of a program that no command can write" in outcome.stderr
 
 
 def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(full: Fence) -> None:
@@ -463,9 +463,10 @@ def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(
             value = str(place if variable == "SSL_CERT_FILE" else place.parent)
             outcome = full.inside(ask, "--policy", file, env=KEY | {variable: value})
             assert outcome.exit_code == code, outcome
-    assert f"paddock: {variable}: {value} lies where a command could have put it" in outcome.stderr
+    assert f"paddock: {variable}: a command could have written {value}" in outcome.stderr
     assert (
-        f"hint: unset {variable}, or let it name a file that no command can write" in outcome.stderr
+        f"hint: type `unset {variable}`, or set it to a file that no command can write"
+        in outcome.stderr
     )
     assert len(server.asked) == 1
 
@@ -637,7 +638,7 @@ def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Pat
         outcome = asking(allowed + route("api", server, rules, host=HOST))
         assert outcome.stdout.split()[1:] != ["200", "200"], outcome
         assert [one.target for one in server.asked] == ["/by/route"], outcome
-        assert "a route with endpoint rules leads there" in outcome.stderr
+        assert "only a route with endpoint rules leads to this host" in outcome.stderr
 
 
 def test_people_see_routes_before_anything_runs(full: Fence) -> None:
@@ -669,7 +670,10 @@ def test_people_see_routes_before_anything_runs(full: Fence) -> None:
         assert (absent.exit_code, "no route has this name" in absent.stdout) == (1, True), absent
         assert "--allow-domain" not in absent.stdout
         direct = said("why", "--host", f"127.0.0.1:{server.port}")
-        assert (direct.exit_code, "a route with endpoint rules leads there" in direct.stdout) == (
+        assert (
+            direct.exit_code,
+            "only a route with endpoint rules leads to this host" in direct.stdout,
+        ) == (
             1,
             True,
         ), direct

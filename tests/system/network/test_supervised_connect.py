@@ -292,7 +292,7 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(pinned: 
         ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
     }  # fmt: skip
     assert (
-        f"paddock: denied: {near.address}:{near.port} (in this tier only the proxy"
+        f"paddock: denied: {near.address}:{near.port} (this tier allows only the proxy"
         in refused.stderr
     )
 
@@ -403,7 +403,7 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
                     stdin=given.fileno(),
                 )
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
-            assert "stdin is a socket that could be turned" in refused.stderr
+            assert "stdin is a socket that the command could reconnect" in refused.stderr
         assert server.heard() == []
         # A pair of connected unix sockets is a pipe, as Node gives it to its children.
         ours, theirs = socket.socketpair()
@@ -493,7 +493,8 @@ def test_a_program_that_ignores_the_proxy_reaches_no_server_and_resolves_nothing
             outcome = callers.inside([need_program("curl"), "-sSm", "60", address], site.port)
             assert (outcome.exit_code, outcome.stdout) == (7, ""), str(outcome)
         assert (
-            f"paddock: denied: 127.0.0.1:{site.port} (in this tier only the proxy" in outcome.stderr
+            f"paddock: denied: 127.0.0.1:{site.port} (this tier allows only the proxy"
+            in outcome.stderr
         )
         assert site.seen == []
 

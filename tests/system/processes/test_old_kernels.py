@@ -204,7 +204,7 @@ def test_a_remote_file_system_is_a_warning_when_best_effort_was_asked_for(
     prefix = older(fence, "--statfs-type", NFS, share)
     outcome = with_policy(fence, policy, prefix, fence.probe("read", share / "file"))
     assert outcome.answer == "ok shared", str(outcome)
-    assert f"{share} lies on a remote file system" in outcome.stderr
+    assert f"{share} is on a remote file system" in outcome.stderr
     partial = [event for event in fence.events() if event["event"] == "enforcement.partial"]
     assert any(str(share) in str(event["text"]) for event in partial)
 

@@ -87,7 +87,7 @@ made"}))
         sorted([*every, "mine"]),
         ["mine", "read_file"],
     ]
-    assert told[3] == ["invalid_arguments", "there is no tool 'bash'"]
+    assert told[3] == ["invalid_arguments", "unknown tool 'bash'"]
     assert told[4] == ["ready"]
     assert not (fence.ground.project / "made").exists()
 
@@ -239,7 +239,7 @@ stdin=b"in ",
     assert outcome.exit_code == 0, str(outcome)
     assert [json.loads(line) for line in outcome.stdout.splitlines()] == [
         [f"in x\n{fence.ground.project}/sub\n", 3, ["stdout"], True],
-        ["run_sync is for programs without an event loop"],
+        ["run_sync cannot be called while an event loop runs"],
     ]
 
 
@@ -281,7 +281,7 @@ place))).outcome.value)
         policy=_policy(fence),
     )
     assert [told[3]] == [["exited"]], told
-    assert all("lies in the workspace" in line for (line,) in told[:3]), told
+    assert all("is in the workspace" in line for (line,) in told[:3]), told
     assert list(victim.iterdir()) == []
     assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
 

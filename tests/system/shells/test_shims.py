@@ -49,7 +49,7 @@ def test_they_are_said_to_be_advice(fence: Fence) -> None:
     """C-118, C-119."""
     shims = Shims(fence)
     done = shims.paddock("install", shims.dir)
-    assert "advice, not a fence" in done.stdout, str(done)
+    assert "advice, not a sandbox" in done.stdout, str(done)
     assert {"bash", "sh", "dash"} <= {entry.name for entry in shims.dir.iterdir()}
     assert os.readlink(shims.dir / "bash") == str(fence.installation.core)
     status = shims.paddock("status", shims.dir)
@@ -125,7 +125,10 @@ def test_where_the_real_shells_are(shims: Shims) -> None:
     missing = chosen(other, "sh", "-c", f"echo > {mark}")
     assert (missing.exit_code, str(other / "sh") in missing.stderr) == (127, True), str(missing)
     circle = chosen(shims.dir, "sh", "-c", f"echo > {mark}")
-    assert (circle.exit_code, "leads back" in circle.stderr) == (126, True), str(circle)
+    assert (circle.exit_code, "leads to paddock instead of a shell" in circle.stderr) == (
+        126,
+        True,
+    ), str(circle)
     evil = ground.put(ground.root / "evil" / "bash", f"#!/bin/sh\necho > {mark}\n", mode=0o755)
     inside = shims.run("bash", "-c", f"PADDOCK_SHELL_DIR={evil.parent} bash -c 'echo real'")
     assert inside.stdout == "real\n", str(inside)

@@ -48,8 +48,11 @@ def test_a_full_disk_ends_the_apply_before_anything_has_changed(cow: Cow) -> Non
     assert done.exit_code == 0, done
     assert done.stdout.endswith("done\n"), done
     assert "first: paddock: " in done.stdout
-    assert "No space left on device; not everything was applied, and nothing is lost" in done.stdout
-    assert "hint: put that right, then run `paddock apply full` again" in done.stdout
+    assert (
+        "No space left on device; some changes are not applied, and no change is lost"
+        in done.stdout
+    )
+    assert "hint: correct this, then type `paddock apply full` again" in done.stdout
     assert "second: 6 applied" in done.stdout
     assert ".paddock-" not in done.stdout
 
@@ -104,7 +107,7 @@ def test_discard_sweeps_what_an_interrupted_apply_left_in_the_workspace(cow: Cow
         process.wait()
     left = [name for name in tree(cow.workspace / "d") if name.startswith(".paddock-")]
     shown = cow.paddock("diff", "--stat")
-    assert not left or "an apply of this session was interrupted" in shown.stderr
+    assert not left or "an earlier `paddock apply` of this session was interrupted" in shown.stderr
     assert not left or "apply interrupted" in cow.paddock("sessions").stdout
     assert ".paddock-" not in shown.stdout
     assert cow.paddock("discard").exit_code == 0

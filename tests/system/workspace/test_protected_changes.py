@@ -194,12 +194,12 @@ def test_a_file_that_runs_outside_later_is_marked(cow: Cow) -> None:
         "ln -s node_modules/x part; ln -s plain other"
     )
     shown = cow.paddock("diff", "--stat").stdout
-    assert "Makefile  (executed outside of the fence)" in shown, shown
+    assert "Makefile  (executed outside the sandbox)" in shown, shown
     assert "part" in shown, shown
     assert shown.count("executed outside") == 2, shown
     applied = cow.paddock("apply")
     assert applied.exit_code == 0, str(applied)
-    assert "executed outside of the fence: Makefile, part\n" in applied.stdout
+    assert "executed outside the sandbox: Makefile, part\n" in applied.stdout
 
 
 _WHO = (

@@ -32,7 +32,7 @@ def test_where_no_overlay_can_be_made_nothing_runs(full: Fence) -> None:
     with overlay_at(store, full):
         done = full.inside(["sh", "-c", "echo started; echo x > made"], "--cow")
         assert (done.exit_code, done.stdout) == (125, ""), str(done)
-        assert f"no copy can be laid over {full.ground.project}" in done.stderr
+        assert f"cannot mount a copy over {full.ground.project}" in done.stderr
         assert "run without --cow" in done.stderr
         assert not list(store.iterdir()), "nothing is left of it"
     assert not (full.ground.project / "made").exists()

@@ -39,7 +39,7 @@ def test_sessions_are_listed_newest_first_with_what_they_hold(cow: Cow) -> None:
 def test_without_a_name_the_session_of_this_directory_is_meant(cow: Cow) -> None:
     nothing = cow.paddock("diff")
     assert nothing.exit_code == 125
-    assert "no copy-on-write session" in nothing.stderr
+    assert "is not a copy-on-write session" in nothing.stderr
     one = cow.session("mkdir sub; echo 1 > sub/f")
     assert cow.paddock("apply", "sub").exit_code == 0
     assert cow.paddock("diff", cwd=cow.workspace / "sub").exit_code == 0
@@ -112,7 +112,7 @@ def test_broken_sessions_are_shown_with_their_error_and_can_be_discarded(cow: Co
     for name in (*damaged, "half"):
         assert found[name]["state"] == "broken", name
     assert found["taken-away"]["state"] == "taken"
-    assert "session.json is not understood" in str(found["torn"]["error"])
+    assert "session.json is invalid" in str(found["torn"]["error"])
     assert "version 2" in str(found["newer"]["error"])
     assert "of session" in str(found["other-id"]["error"])
     assert "has no session.json" in str(found["half"]["error"])
@@ -120,7 +120,7 @@ def test_broken_sessions_are_shown_with_their_error_and_can_be_discarded(cow: Co
     assert cow.diff() == {"f": "added"}, "the good one is not hidden by the others"
     shown = cow.paddock("diff", "torn")
     assert shown.exit_code == 125
-    assert "session torn: session.json is not understood" in shown.stderr
+    assert "session torn: session.json is invalid" in shown.stderr
     for name in (*damaged, "half", "taken-away"):
         gone = cow.paddock("discard", name)
         assert gone.exit_code == 0, gone
@@ -134,7 +134,7 @@ def test_a_workspace_that_is_another_directory_now_is_refused(cow: Cow) -> None:
     for command in ("diff", "apply"):
         missing = cow.paddock(command, session, cwd=cow.ground.root)
         assert missing.exit_code == 125
-        assert "can not be opened" in missing.stderr
+        assert "cannot open the workspace" in missing.stderr
     shutil.copytree(aside, cow.workspace)
     cow.tester.give(cow.workspace)
     for command in ("diff", "apply"):
@@ -167,7 +167,7 @@ def test_discard_leaves_nothing_and_touches_no_workspace(cow: Cow) -> None:
     assert tree(cow.workspace) == before
     again = cow.paddock("discard", session)
     assert again.exit_code == 125
-    assert f"there is no session {session}" in again.stderr
+    assert f"the session {session} does not exist" in again.stderr
 
 
 def test_discard_keeps_the_versions_of_the_person(cow: Cow) -> None:
@@ -207,7 +207,7 @@ def test_a_name_that_is_no_session_id_reaches_no_file(cow: Cow) -> None:
     for name in ("..", f"../sessions/{session}", ".", "inner/upper", "-", "x" * 100, ""):
         shown = cow.paddock("discard", "--", name)
         assert shown.exit_code == 125
-        assert "there is no session" in shown.stderr
+        assert "does not exist" in shown.stderr
     assert set(tree(cow.store.parent)) == before
     cow.made.append("inner")
 
@@ -259,4 +259,4 @@ def test_a_session_that_runs_or_is_of_another_directory_is_not_resumed(cow: Cow)
     cow.tester.give(cow.workspace)
     refused = cow.run("cat", "f", flags=["--resume", session])
     assert refused.exit_code == 125
-    assert "is not of this workspace" in refused.stderr, refused
+    assert "belongs to another workspace" in refused.stderr, refused

@@ -146,8 +146,9 @@ def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
         "  in        │ /w",
         "  because   │ rule approve-execute: r\\n",
         (
-            "  but       │ session and always would let bash write anything to this file, "
-            "not only this"
+            "  but       │ session and always allow bash to write any text to this file, "
+            "not only "
+            "this text"
         ),
     ]
     lines = changed(asked, columns=WIDE, rows=40)

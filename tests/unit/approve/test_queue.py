@@ -65,7 +65,7 @@ def test_an_invalid_answer_is_reported_to_its_sender_and_answers_nothing(
     with served(queue) as core:
         core.ask(question(id=1))
         (one,) = pending(queue, 1)
-        with pytest.raises(TypeError, match="an answer is a Verdict"):
+        with pytest.raises(TypeError, match="an answer must be a Verdict"):
             queue.answer(one.id, verdict, by)
         assert queue.pending() == [one]
         assert queue.answer(one.id, Verdict.DENY, "me")

@@ -68,7 +68,7 @@ def test_a_mode_is_a_place(mode: str, platform: str, resolved: Mode) -> None:
 def test_a_place_that_is_not_here_is_an_error(mode: str, platform: str) -> None:
     """A-101"""
     for required in (True, False):
-        with pytest.raises(HostError, match=f"mode {mode}: that is for"):
+        with pytest.raises(HostError, match=f"mode {mode} needs"):
             resolve_mode(mode, platform=platform, require_enforced=required)
 
 
@@ -80,11 +80,11 @@ def test_another_mode_is_an_error() -> None:
 
 def test_where_nothing_holds_auto_is_refused_or_told() -> None:
     """A-159"""
-    with pytest.raises(HostError, match="nothing can hold commands on darwin"):
+    with pytest.raises(HostError, match="darwin has no sandbox for commands"):
         resolve_mode("auto", platform="darwin")
-    with pytest.warns(RuntimeWarning, match="without any isolation"):
+    with pytest.warns(RuntimeWarning, match="without isolation"):
         assert resolve_mode("auto", platform="darwin", require_enforced=False) is Mode.LOCAL
-    with pytest.warns(RuntimeWarning, match="without any isolation"):
+    with pytest.warns(RuntimeWarning, match="without isolation"):
         executor = executor_for(SandboxConfig(require_enforced=False), platform="darwin")
     assert isinstance(executor, PlainExecutor)
     assert not executor.confines_writes
@@ -152,7 +152,7 @@ def test_the_places_of_other_systems_are_named_here_and_refused() -> None:
     async def look() -> None:
         for name in ("WindowsSubprocessSandbox", "WslDistroSandbox"):
             sandbox = getattr(paddock, name)()
-            with pytest.raises(HostError, match="that is for Windows"):
+            with pytest.raises(HostError, match="needs Windows"):
                 await sandbox.execute("ver")
             assert await sandbox.dispose() == ()
 

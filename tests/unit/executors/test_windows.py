@@ -163,7 +163,7 @@ def test_what_can_not_be_had_is_refused_or_told(tmp_path: Path, how: dict[str, A
         made.stamp_code = code
         return made
 
-    with pytest.raises(HostError, match="kept from writing"):
+    with pytest.raises(HostError, match="limit where commands write"):
         machine().executor()
     less = machine()
     with pytest.warns(RuntimeWarning, match="can write everywhere"):

@@ -79,7 +79,7 @@ def test_the_variables_of_windows_stay_there(
 def test_a_distribution_that_is_not_there_is_no_failed_command(fake: FakeWsl) -> None:
     result = perform(fake, "echo", distro="other")
     assert (result.outcome, result.exit_code) == (Outcome.UNAVAILABLE, 125)
-    assert "no such distribution" in str(result.error)
+    assert "this distribution does not exist" in str(result.error)
     assert fake.argv == [["--list", "--quiet"]]
     fake.program.unlink()
     assert perform(fake, "echo").outcome is Outcome.UNAVAILABLE
@@ -168,7 +168,7 @@ def test_a_process_that_can_not_be_ended_is_reported(fake: FakeWsl) -> None:
         assert (await run(executor, "true", timeout_s=60)).ok
         fake.program.unlink()
         assert await executor.dispose() == (
-            "wsl: paddock-sandbox: nobody could be told to end what still runs there",
+            "wsl: paddock-sandbox: cannot end the processes that still run there",
         )
         assert await executor.dispose() == ()
 

@@ -54,7 +54,7 @@ def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> No
     plan = plan_for(ws, FULL)
     refused = asked(plan, ws / name)
     assert (refused.allowed, refused.closed) == (False, True)
-    assert refused.reason.startswith("protected: read-only in what can be written, because ")
+    assert refused.reason.startswith("protected: read-only inside writable directories, because ")
     assert asked(plan, ws / ".vscode" / "tasks.json", Operation.READ).allowed
 
 
@@ -70,10 +70,10 @@ def test_a_denied_name_is_closed_for_every_act(ws: Path) -> None:
     for operation in set(Operation) - {Operation.MAKE}:  # what is there can not be made
         refused = asked(plan, ws / "app" / ".env", operation)
         assert (refused.allowed, refused.closed) == (False, True)
-        assert f"the deny {ws}/**/.env stays closed" in refused.reason
+        assert f"{ws}/**/.env is denied" in refused.reason
     assert (
         asked(plan, ws / "secret" / "key", Operation.READ).reason
-        == f"{ws}/secret stays closed, whatever is granted"
+        == f"{ws}/secret is denied, even inside a grant"
     )
 
 
@@ -93,7 +93,7 @@ def test_a_path_outside_every_grant_is_closed_in_both_tiers(ws: Path) -> None:
 def test_the_private_tmp_is_the_runs_own(ws: Path) -> None:
     inside = asked(plan_for(ws, FULL), "/tmp/anything")
     assert inside.allowed
-    assert "the run's own" in inside.reason
+    assert "private to the run" in inside.reason
 
 
 def test_in_the_landlock_tier_names_are_not_judged(ws: Path) -> None:
@@ -115,5 +115,5 @@ def test_files_that_are_not_fenced_are_open(ws: Path) -> None:
     open_ = replace(policy(files(grant(Access.READ, "/usr/**"))), off=(Switch.LANDLOCK,))
     assert (
         asked(compile_plan(open_, FULL), "/etc/shadow").reason
-        == "files are not fenced: every path is open"
+        == "files are not restricted: every path is open"
     )

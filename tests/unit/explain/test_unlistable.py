@@ -16,9 +16,8 @@ from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
 def test_the_line_names_the_deny_and_every_directory(access: Access) -> None:
     asked = files(grant(access, "/srv/**", line=2), denies=(deny("/srv/a/key", line=7),))
     assert list(lost_in_policy(asked)) == [
-        "p.toml:2: /srv/a/key (p.toml:7) stays closed inside /srv; so /srv, "
-        "/srv/a can not be listed "
-        "in the landlock tier"
+        "p.toml:2: /srv/a/key (p.toml:7) is denied inside /srv, so the command cannot list /srv, "
+        "/srv/a in the landlock tier"
     ]
 
 
@@ -30,11 +29,11 @@ def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     plan = compile_plan(policy(asked), HOST)
     assert plan.files
     assert list(lost_in_plan(plan.files)) == [
-        "p.toml:2: /srv/a stays closed inside /srv; so /srv can not be listed"
+        "p.toml:2: /srv/a is denied inside /srv, so the command cannot list /srv"
     ]
     warned = [notice.text for notice in plan.notices if notice.text.startswith("p.toml:3: ")]
     assert len(warned) == 1
-    assert warned[0].endswith("nothing new can be created directly in /opt, nor can it be listed")
+    assert warned[0].endswith("the command cannot create a file directly in /opt, nor list it")
 
 
 def test_a_grant_that_came_to_nothing_has_lost_nothing() -> None:
@@ -56,7 +55,7 @@ def test_masks_take_no_listing_away() -> None:
 def test_many_closed_places_are_counted() -> None:
     denied = tuple(deny(f"/srv/{name}/**") for name in "abcde")
     (line,) = lost_in_policy(files(grant(Access.READ, "/srv/**"), denies=denied))
-    assert "/srv/c (p.toml:9) and 2 more stays closed" in line
+    assert "/srv/c (p.toml:9) and 2 more is denied" in line
 
 
 @pytest.mark.parametrize(

@@ -41,5 +41,5 @@ def test_a_user_is_looked_up_on_this_machine() -> None:
 
 def test_an_unknown_user_is_an_error_with_its_place() -> None:
     """C-126"""
-    with pytest.raises(PolicyError, match=r"^c\.conf:3: there is no user 'no-such-user'"):
+    with pytest.raises(PolicyError, match=r"^c\.conf:3: this machine has no user 'no-such-user'"):
         look_up("no-such-user", where="c.conf:3", uid=0, user="root")

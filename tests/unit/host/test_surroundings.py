@@ -124,7 +124,7 @@ def test_what_holds_the_workspace_can_not_be_locked_and_is_said(world: World) ->
     (world.work / ".git" / "config").write_text("[core]\nhooksPath = .\n")
     terrain = surveyed(world)
     assert paths(terrain) == set()
-    assert any("can not be kept read-only" in text for text in terrain.remarks)
+    assert any("cannot be read-only" in text for text in terrain.remarks)
 
 
 def test_a_link_counts_by_where_it_leads_too(world: World) -> None:

@@ -56,7 +56,7 @@ def test_a_waiting_dial_fails_when_the_relay_ends() -> None:
             await asyncio.sleep(0)
             relays.close()
             while waiting:
-                with pytest.raises(NotDialled, match="the relay is gone"):
+                with pytest.raises(NotDialled, match="the relay has ended"):
                     await waiting.pop()
             channel.close()
         gc.collect()

@@ -178,7 +178,7 @@ def test_a_websocket_is_asked_for_again() -> None:
     request = sent_on([("Connection", "Upgrade"), ("Upgrade", "WebSocket")], method="GET")
     assert dict(request.headers)[b"upgrade"] == b"websocket"
     assert b"upgrade" not in dict(sent_on([("Upgrade", "websocket")], method="GET").headers), (
-        "nobody asked to switch"
+        "the upstream switches the protocol, and the client did not request it"
     )
 
 
@@ -191,7 +191,7 @@ def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
     if host.lower().startswith("openai.paddock.internal"):
         assert target_of(site, request).path == "/"
     else:
-        with pytest.raises(Denied, match="names the host"):
+        with pytest.raises(Denied, match="is for the host"):
             target_of(site, request)
 
 

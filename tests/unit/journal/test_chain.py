@@ -76,7 +76,9 @@ def test_a_removed_line_is_found(journal: Journal) -> None:
 
 def test_a_removed_last_line_is_found(journal: Journal) -> None:
     edit(journal, "2026-11-15.jsonl", {3: None})
-    assert verify(journal).problems == ("head: the journal ends at event 6, 7 were written",)
+    assert verify(journal).problems == (
+        "head: the journal ends at event 6, but 7 events were written",
+    )
 
 
 def test_a_removed_last_day_is_found(journal: Journal) -> None:
@@ -109,12 +111,12 @@ def test_old_days_may_be_cleaned_up_and_that_is_visible(journal: Journal) -> Non
 def test_lines_removed_from_the_front_of_a_day_are_found(journal: Journal) -> None:
     (journal.dir / "2026-11-14.jsonl").unlink()
     edit(journal, "2026-11-15.jsonl", {0: None, 1: None})
-    assert verify(journal).problems[0] == "2026-11-15.jsonl:1: lines before it were removed"
+    assert verify(journal).problems[0] == "2026-11-15.jsonl:1: earlier lines were removed"
 
 
 def test_a_renamed_day_and_lines_moved_to_another_day_are_found(journal: Journal) -> None:
     (journal.dir / "2026-11-14.jsonl").rename(journal.dir / "2019-11-14.jsonl")
-    assert verify(journal).problems[0] == "2019-11-14.jsonl:1: an event of another day"
+    assert verify(journal).problems[0] == "2019-11-14.jsonl:1: the event is of another day"
 
 
 def test_a_cut_newline_is_found(journal: Journal) -> None:
@@ -125,7 +127,7 @@ def test_a_cut_newline_is_found(journal: Journal) -> None:
 
 def test_a_missing_head_beside_events_is_said(journal: Journal) -> None:
     (journal.dir / "head").unlink()
-    with pytest.raises(JournalError, match="where the chain ended is lost"):
+    with pytest.raises(JournalError, match="the end of the chain is unknown"):
         verify(journal)
 
 
@@ -152,7 +154,7 @@ def test_a_line_that_is_no_event_is_found(journal: Journal) -> None:
 
 
 def test_a_journal_that_is_not_there_is_an_error_and_not_an_empty_success(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="can not read the journal"):
+    with pytest.raises(JournalError, match="cannot read the journal"):
         verify(Journal.at(str(tmp_path / "nowhere")))
 
 
@@ -172,12 +174,12 @@ def test_what_could_not_be_written_is_named_although_the_chain_is_whole(tmp_path
 
 
 def test_what_is_not_told_in_the_journal_yet_is_told_by_the_head(journal: Journal) -> None:
-    lose(journal, "\x0000ff 1 ENOSPC\n\x00ab 3 it was not the user's alone\n\x00\x00")
+    lose(journal, "\x0000ff 1 ENOSPC\n\x00ab 3 other users could access it\n\x00\x00")
     verdict = verify(journal)
     assert (verdict.problems, verdict.sound) == ((), False)
     assert [*map(str, verdict.losses)] == [
         "head: 1 event of session 00ff is missing: ENOSPC",
-        "head: 3 events of session ab are missing: it was not the user's alone",
+        "head: 3 events of session ab are missing: other users could access it",
     ]
 
 
@@ -192,5 +194,5 @@ def test_a_head_that_says_something_else_is_no_head(journal: Journal, odd: str) 
 def test_a_loss_without_a_number_is_a_problem(tmp_path: Path, count: object) -> None:
     journal = write(tmp_path, {"2026-11-15.jsonl": 2}, {"event": "journal.lost", "count": count})
     assert verify(journal).problems == (
-        "2026-11-15.jsonl:2: it does not say how many events are missing",
+        "2026-11-15.jsonl:2: the count of missing events is invalid",
     )

@@ -81,7 +81,7 @@ def everything(**changed: Any) -> list[Any]:
 def test_it_tells_what_was_asked_allowed_and_denied() -> None:
     page = Page(report(everything(), chain=SOUND, description="today"))
     for words in (
-        "The chain of the journal is whole: 3 events.",
+        "The chain of the journal is complete: 3 events.",
         "git x",
         "no-curl",
         "x:443",
@@ -145,7 +145,7 @@ def test_what_is_missing_is_said_first() -> None:
         )
     )
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
-    assert "The chain of the journal is whole. Events are missing" in page.words
+    assert "The chain of the journal is complete. Some events could not be written" in page.words
     assert "head: 12 events of session 00ff are missing: " in page.words
     assert "12 events are missing: ENOSPC" in page.words
     both = Page(
@@ -155,9 +155,9 @@ def test_what_is_missing_is_said_first() -> None:
             description="x",
         )
     ).words
-    assert "has been altered" in both
+    assert "was changed after it was written" in both
     assert "12 events of session" in both
-    assert "is whole" not in both
+    assert "is complete" not in both
 
 
 def test_an_altered_journal_is_said_first() -> None:
@@ -170,9 +170,9 @@ def test_an_altered_journal_is_said_first() -> None:
             unreadable=2,
         )
     ).words
-    assert "The journal has been altered" in words
+    assert "The journal was changed after it was written" in words
     assert "and 10 more" in words
-    assert "2 lines of the journal are no events" in words
+    assert "2 lines of the journal are not events" in words
     assert (
         "could not be verified: no head" in Page(report([], chain="no head", description="x")).words
     )
@@ -199,7 +199,7 @@ def test_many_events_stay_a_page() -> None:
     ]
     text = report(many, chain=SOUND, description="x")
     assert len(text) < 4_000_000
-    assert "200 earlier ones are left out" in text
+    assert "200 earlier rows are not shown" in text
 
 
 def test_odd_fields_are_no_error() -> None:

@@ -80,7 +80,7 @@ def test_a_grant_that_would_give_it_back_is_an_error_with_both_lines(other: Gran
     asked = files(other, off(Access.READ, "/srv/data/**", line=7))
     with pytest.raises(
         PolicyError,
-        match=r"p\.toml:7: execute = false can not be held for /srv/data: .*\(p\.toml:1\)",
+        match=r"p\.toml:7: execute = false cannot be enforced for /srv/data: .*\(p\.toml:1\)",
     ):
         compile_plan(policy(asked), HOST)
 
@@ -97,7 +97,7 @@ def test_without_require_enforced_it_is_said() -> None:
         if notice.level is Level.UNENFORCED
     ]
     assert len(said) == 1
-    assert "execute = false can not be held for /srv/data" in said[0]
+    assert "execute = false cannot be enforced for /srv/data" in said[0]
 
 
 def test_the_loader_is_not_turned_off_by_accident() -> None:
@@ -105,7 +105,7 @@ def test_the_loader_is_not_turned_off_by_accident() -> None:
         files(grant(Access.READ, "/usr/**"), off(Access.READ, "/usr/**")), no_bootstrap_reads=None
     )
     with pytest.raises(
-        PolicyError, match=r"can not be held for /usr: /usr is granted with execution \(loader\)"
+        PolicyError, match=r"cannot be enforced for /usr: /usr is granted with execution \(loader\)"
     ):
         compile_plan(policy(asked), HOST)
 

@@ -110,5 +110,5 @@ def test_the_same_numbers_need_root_unless_they_are_ones_own() -> None:
 
 
 def test_a_number_beyond_the_range_is_refused() -> None:
-    with pytest.raises(PolicyError, match="uid 65536 is not among"):
+    with pytest.raises(PolicyError, match="uid 65536 is too large"):
         of(ALONE, caller=0, uid=IDS)

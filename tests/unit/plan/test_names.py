@@ -175,8 +175,8 @@ def test_a_workspace_of_settings_is_warned_about() -> None:
         policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL
     )
     said = (
-        "/home/ada/.config can be written: known names in it stay read-only, "
-        "programs may run others"
+        "/home/ada/.config is writable: known names in it stay read-only, but programs may "
+        "run other names in it"
     )
     assert said in warnings(plan)
 
@@ -212,8 +212,8 @@ def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
     plan = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.local/bin/**"))), FULL)
     assert warnings(plan) == [
         (
-            "/home/ada/.local/bin can be written, though it is a protected place: "
-            "commands are found there"
+            "/home/ada/.local/bin is writable, although it is a protected directory: the shell "
+            "finds commands there"
         )
     ]
     assert plan.files
@@ -243,13 +243,11 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
     assert protects(held, f"{WS}/.github/actions")
     assert warnings(compile_plan(policy(asked), FULL)) == [
         (
-            "p.toml:5: **/.github/workflows/** is not kept read-only: it runs elsewhere, "
-            "with secrets, after the next push"
+            "p.toml:5: **/.github/workflows/** is writable: it runs elsewhere, "
+            "with secrets, after "
+            "the next push"
         ),
-        (
-            f"p.toml:5: {WS}/.vscode is not kept read-only: "
-            f"an editor runs it when it opens the project"
-        ),
+        (f"p.toml:5: {WS}/.vscode is writable: an editor runs it when it opens the project"),
     ]
 
 
@@ -260,7 +258,7 @@ def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not()
     )
     assert laid(ours).denied == (f"{WS}/**/id_rsa",)
     assert warnings(compile_plan(policy(ours), FULL)) == [
-        "p.toml:5: **/.env is not kept closed: a profile closes it because it may hold secrets"
+        "p.toml:5: **/.env is no longer denied, although it may contain secrets"
     ]
     theirs = replace(opening("**/.env"), denies=(deny("**/.env", optional=True),))
     assert laid(theirs).deny == ("**/.env",)

@@ -163,7 +163,7 @@ def test_a_group_that_nothing_tells_of_is_an_error(
 ) -> None:
     asked = written(world, "[network]\nallowed_hosts = [\n'@npm']\n")
     with pytest.raises(
-        PolicyError, match=r"p\.toml:3: @npm: nothing on this machine says"
+        PolicyError, match=r"p\.toml:3: @npm: no file on this machine lists"
     ) as refused:
         compile_plan(asked, FULL, Terrain(registries=registries))
     assert hint in (refused.value.hint or "")
@@ -191,7 +191,7 @@ def test_a_flag_does_not_open_what_the_policy_closed_altogether(world: World) ->
 def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
     plan = compiled(world, "[network]\nmode = 'host'\n")
     assert plan.network is None
-    assert any("the network is not fenced" in notice.text for notice in plan.notices)
+    assert any("the network is not restricted" in notice.text for notice in plan.notices)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
 )
 def test_a_key_that_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
     with pytest.raises(
-        PolicyError, match=r'p\.toml:3: hosts are not filtered where network\.mode is "host"'
+        PolicyError, match=r'p\.toml:3: network\.mode = "host" does not filter hosts'
     ):
         compiled(world, f"[network]\nmode = 'host'\n{more}\n")
 
@@ -211,8 +211,8 @@ PINNABLE = replace(HOST, user_notification=True)
     ("text", "said"),
     [
         ("mode = 'none'", "no network"),
-        ("allowed_hosts = ['x']", "network: 1 host, by proxy alone"),
-        ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, by proxy alone"),
+        ("allowed_hosts = ['x']", "network: 1 host, through the proxy only"),
+        ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, through the proxy only"),
     ],
 )
 def test_without_namespaces_a_network_is_pinned_and_said(
@@ -238,8 +238,8 @@ def test_a_network_is_not_pinned_by_a_layer_that_is_off(world: World, switch: Sw
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("kernel_pin = false", "p.toml:3: without kernel_pin every program"),
-        ("default = 'ask'", "p.toml:3: nobody is asked about hosts in the landlock tier"),
+        ("kernel_pin = false", "p.toml:3: without kernel_pin, a program"),
+        ("default = 'ask'", "p.toml:3: the landlock tier cannot ask about hosts"),
     ],
 )
 def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
@@ -258,7 +258,7 @@ def test_without_notifications_there_is_only_no_network_at_all(world: World) -> 
     """F-160"""
     poor = replace(HOST, user_notification=False)
     assert compile_plan(written(world, "[network]\nmode = 'none'\n"), poor).network is not None
-    with pytest.raises(HostError, match="hosts can not be filtered here"):
+    with pytest.raises(HostError, match="this machine cannot filter hosts"):
         compile_plan(written(world, "[network]\n"), poor)
     loose = replace(FILES, require_enforced=Sourced(False, Source(file="test")))
     asked = replace(written(world, "[network]\n"), filesystem=loose)
@@ -295,7 +295,10 @@ def test_the_persons_proxies_do_not_pass_into_a_fenced_network(world: World) -> 
     assert {"http_proxy", "HTTPS_PROXY", "no_proxy", "ALL_PROXY"} <= set(rules.deny)
     assert not {"HTTP_PROXY", "NO_PROXY"} & {*rules.pass_, *rules.keep}
     assert {"HTTP_PROXY", "NO_PROXY"} <= set(bare.pass_), "an open network leaves them"
-    assert sum("does not pass: inside it would" in notice.text for notice in plan.notices) == 2
+    assert (
+        sum("is not passed: its proxy cannot be reached" in notice.text for notice in plan.notices)
+        == 2
+    )
 
 
 def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world: World) -> None:
@@ -311,16 +314,16 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world
         "deny  *.a.example, every port  p.toml:3",
         "allow a.example, ports 80 and 443  p.toml:2",
         "allow b.example, port 22  p.toml:2",
-        "deny  all else",
+        "deny  every other host",
         "ports of this machine's 127.0.0.1: 5432",
         "never: cloud metadata, link-local addresses",
     ]
     pinned = shown(network(world, text), Tier.LANDLOCK)
-    assert pinned[-2].startswith("by the proxy of HTTP_PROXY and ALL_PROXY alone")
-    assert shown(None, Tier.FULL)[0].startswith("NOT FENCED")
+    assert pinned[-2].startswith("only through the proxy in HTTP_PROXY and ALL_PROXY")
+    assert shown(None, Tier.FULL)[0].startswith("NOT RESTRICTED")
     nobody = network(world, "[network]\nmode = 'none'\n")
     assert shown(nobody, Tier.FULL)[0].startswith("none: a network of its own")
-    assert shown(nobody, Tier.LANDLOCK) == ["none: no sockets for it can be made"]
+    assert shown(nobody, Tier.LANDLOCK) == ["none: the command cannot create network sockets"]
 
 
 def test_the_golden_network_is_what_is_compiled(world: World) -> None:

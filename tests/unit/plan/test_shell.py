@@ -110,17 +110,17 @@ def test_a_deny_is_carved_out_of_every_grant() -> None:
     ("values", "where", "text"),
     [
         ({"denies": (deny("**/.env", line=4),)}, "p.toml:4", "no deny by name"),
-        ({"block": (Sourced("prctl", source(5)),)}, "p.toml:5", "can not be blocked"),
-        ({"block": (Sourced("execve", source(5)),)}, "p.toml:5", "can not be blocked"),
+        ({"block": (Sourced("prctl", source(5)),)}, "p.toml:5", "cannot be blocked"),
+        ({"block": (Sourced("execve", source(5)),)}, "p.toml:5", "cannot be blocked"),
         (
             {"grants": (grant(Access.READ, "/etc/*.conf", line=8),)},
             "p.toml:8",
-            "can only be held as all of /etc",
+            "only as all of /etc",
         ),
         (
             {"grants": (grant(Access.WRITE, "/w/*.log", line=8),)},
             "p.toml:8",
-            "can only be held as all of /w",
+            "only as all of /w",
         ),
     ],
 )

@@ -13,8 +13,11 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe_basename = 'git'\n", "any file of that name"),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nuid = 0\n", "any program that the rest fits"),
+        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe_basename = 'git'\n", "every file of that name"),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nuid = 0\n",
+            "every program that matches the other keys",
+        ),
         (
             (
                 "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\n"
@@ -24,14 +27,14 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ),
         (
             "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nargv_contains = 'log'\n",
-            "about the others",
+            "check the others",
         ),
         (
             (
                 "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/curl'\n"
                 "argv_host_in = 'a.example'\n"
             ),
-            "stays unseen",
+            "is not found",
         ),
         (
             "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/cat'\nparent_argv = '^git'\n",
@@ -39,15 +42,15 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ),
         (
             "[[rule]]\nid = 'a'\naction = 'deny'\nexe = '/usr/bin/curl'\n",
-            "no program can be started",
+            "no program can start",
         ),
         (
             f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = 'curl'\n",
-            "by what it is called",
+            "by its name",
         ),
         (
             f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'ask'\nargv_contains = '--force'\n",
-            "said otherwise",
+            "in another spelling",
         ),
         (
             (
@@ -73,17 +76,17 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ),
         (
             "[tools]\ncommand_rules = [{ action = 'allow', command_regex = 'git log$' }]\n",
-            "begin with ^",
+            "begin it with ^",
         ),
         ("[syscalls]\ntrace = true\n", "trace each other"),
-        ("[filesystem]\nwrite_globs = ['/a/**']\n", "can be written but not read"),
+        ("[filesystem]\nwrite_globs = ['/a/**']\n", "is writable but not readable"),
         ("[network.routes.x]\nupstream = 'https://x'\n", "every method and path"),
         ("[env]\npass = ['X_API_KEY']\n", "--env-pass X_API_KEY"),
         (
             "[filesystem]\nopen_protected = ['**/.husky/**']\n",
             "an installed git hook runs it at the next commit",
         ),
-        ("[filesystem]\nopen_protected = ['**/README']\n", "matches no protected name"),
+        ("[filesystem]\nopen_protected = ['**/README']\n", "is not a protected name"),
         ("[syscalls]\nnamespaces = true\n", "user namespaces"),
     ],
 )
@@ -143,7 +146,7 @@ def test_a_rule_that_an_earlier_one_covers_is_shadowed(
         f"[[rule]]\nid = '{name}'\naction = '{action}'\n{keys}"
         for name, (action, keys) in zip(("one", "two"), (first, second), strict=True)
     )
-    points = [point for point in weak_points(world.load_text(text)) if "shadowed" in point]
+    points = [point for point in weak_points(world.load_text(text)) if "has no effect" in point]
     assert [
-        ("rule 'two' is shadowed by 'one' (" in point and "p.toml:1)" in point) for point in points
+        ("rule 'two' has no effect: 'one' (" in point and "p.toml:1)" in point) for point in points
     ] == [True] * shadowed

@@ -124,7 +124,7 @@ def test_a_file_that_speaks_of_files_stands_on_the_floor(world: World) -> None:
     policy = world.load_file(path)
     assert policy.profiles == (str(path), "base")
     assert patterns(policy) == ["/a"]
-    assert policy.notes == (f"{path} names no parent: it inherits base",)
+    assert policy.notes == (f"{path} has no inherit key: it inherits base",)
     assert "ptrace" in [call.value for call in policy.syscalls.block]
 
 

@@ -66,8 +66,8 @@ def a_name_that_can_not_be_given(world: World) -> Path:
         (writable_by_others, "is writable by others"),
         (not_toml, "bad.toml:1: not valid TOML"),
         (an_unknown_key, "bad.conf:1: unknown directive 'rx'"),
-        (a_parent_that_is_nowhere, "there is no profile 'nowhere'"),
-        (there_twice, "is there as .toml and as .conf"),
+        (a_parent_that_is_nowhere, "the profile 'nowhere' does not exist"),
+        (there_twice, "exists as .toml and as .conf"),
         (a_name_that_can_not_be_given, "not the name of a profile: 'bad name'"),
     ],
 )

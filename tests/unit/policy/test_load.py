@@ -205,9 +205,7 @@ def test_a_call_that_kernels_dropped_is_named_with_a_note(world: World) -> None:
     """C-044."""
     policy = world.load_text("block lookup_dcookie\nblock ptrace\n", "p.conf")
     assert any(
-        note.endswith(
-            "p.conf:1: Linux dropped lookup_dcookie in 6.7; naming it has no effect there"
-        )
+        note.endswith("p.conf:1: Linux dropped lookup_dcookie in 6.7, so this line has no effect")
         for note in policy.notes
     )
 

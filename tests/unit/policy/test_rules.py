@@ -38,7 +38,7 @@ def test_an_id_stands_once_over_all_files(world: World) -> None:
     world.write(world.config / "under.toml", "[meta]\ninherit = 'base'\n" + rule("same"))
     with pytest.raises(
         PolicyError,
-        match=r"over\.toml:3: rule\[0\]: the rule 'same' stands in .*under\.toml:3 already",
+        match=r"over\.toml:3: rule\[0\]: the rule 'same' is already in .*under\.toml:3",
     ):
         load(world, "[meta]\ninherit = 'under'\n" + rule("same"))
 

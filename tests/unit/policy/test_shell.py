@@ -48,8 +48,8 @@ def test_absent_and_empty_are_different(world: World) -> None:
 @pytest.mark.parametrize(
     ("line", "number", "text"),
     [
-        ('network = "filtered"', 2, "can not have a network of its own"),
-        ('network = "host"', 2, "can not have a network of its own"),
+        ('network = "filtered"', 2, "cannot have its own network"),
+        ('network = "host"', 2, "cannot have its own network"),
         ('on_failure = "ask"', 2, "on_failure"),
         ('allowed_hosts = ["x.org"]', 2, "allowed_hosts"),
         ('[shell.env]\npass = ["A"]', 3, "pass"),

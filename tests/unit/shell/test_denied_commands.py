@@ -193,7 +193,7 @@ def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
         line = data.draw(st.sampled_from(AROUND)).format(line)
     decision = judged(line)
     # What was put around it may be no shell any more ("x & | cat"): then it is asked at least.
-    unreadable = decision.reason.startswith("the command can not be read")
+    unreadable = decision.reason.startswith("the command cannot be parsed")
     assert decision.action is Action.DENY or (unreadable and decision.action is Action.ASK), line
 
 

@@ -106,8 +106,8 @@ def test_a_command_that_bash_finds_in_a_quoted_word_is_no_silent_one(line: str) 
 
 
 def test_the_model_is_told_which_shell_it_has() -> None:
-    assert "Runs a line of bash" in policy().spec("bash").description
-    assert "There is no bash" in policy(Dialect.SH).spec("bash").description
+    assert "Run a bash command line" in policy().spec("bash").description
+    assert "Bash is not available" in policy(Dialect.SH).spec("bash").description
 
 
 @pytest.mark.parametrize(("shell", "dialect"), SHELLS, ids=[name for name, _ in SHELLS])

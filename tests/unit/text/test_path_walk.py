@@ -12,7 +12,6 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.text.path_walk import Identity, Tree, follow
 
-
 EXAMPLES = json.loads(
     (Path(__file__).parents[3] / "schema" / "examples" / "paths.json").read_text()
 )
@@ -84,7 +83,7 @@ def test_a_refused_look_is_nothing_only_in_a_directory_that_another_user_has_shu
     monkeypatch.setattr(os, "access", lambda path, mode: searchable)
     monkeypatch.setattr(os, "getuid", lambda: look(root / "a").st_uid + (not ours))
     if ours or searchable:
-        with pytest.raises(PolicyError, match=f"{root}/a: what lies behind it can not be told"):
+        with pytest.raises(PolicyError, match=f"{root}/a: cannot follow this path"):
             follow(f"{root}/one/b/c")
     else:
         way = follow(f"{root}/one/b/c")

@@ -169,7 +169,7 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
     assert "+token=[redacted]" in write.diff
     assert new.diff == "@@ -0,0 +1,1 @@\n+x\n"
     assert binary.lines[0].endswith(
-        "over 2 bytes that are not shown: not text: it holds NUL bytes (2 bytes in all)"
+        "over 2 bytes that are not shown: not text: it contains NUL bytes (2 bytes in all)"
     )
     assert (tmp_path / "f").read_bytes() == b"one\r\ntwo\r\n"
 
@@ -208,7 +208,7 @@ def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -
     said = dict(text_of_question(answers.asked[1]).facts)
     assert (
         said["but"]
-        == "session and always would let write_file write anything to this file, not only this"
+        == "session and always allow write_file to write any text to this file, not only this text"
     )
 
 
@@ -484,7 +484,7 @@ def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
     assert decision.action is Action.ASK
     assert (
         decision.reason
-        == "nobody said what mine does; judged as paths: file; not judged: query, deep"
+        == "mine has no declared effects; checked as paths: file; not checked: query, deep"
     )
     # By default whatever executes is asked about, and so is a tool of which nobody said whether it
     # does.

@@ -64,5 +64,5 @@ def test_a_torn_last_line_has_not_been_written(directory: int, tmp_path: Path) -
 def test_a_record_that_is_not_understood_is_an_error(directory: int, tmp_path: Path) -> None:
     for text in ("{}\n", "[]\n", "nonsense\n", '{"apply": "t"}\n'):
         (tmp_path / NAME).write_text(text)
-        with pytest.raises(SessionError, match="not understood"):
+        with pytest.raises(SessionError, match="is invalid"):
             Record.read(directory)

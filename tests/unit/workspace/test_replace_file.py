@@ -209,7 +209,7 @@ def test_no_room_to_keep_the_hosts_version_means_it_stays(
     meanwhile(lambda: None)
     outcome = ground.apply("f")
     assert [change.obstacle for change in outcome.left] == [Obstacle.CONFLICT]
-    assert "can not be removed" in outcome.left[0].reason
+    assert "cannot remove the host's version" in outcome.left[0].reason
     assert ground.found == {"f": "the host's"}
 
 

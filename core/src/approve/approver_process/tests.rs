@@ -153,7 +153,7 @@ fn an_invalid_message_ends_the_approver() {
         );
         assert_eq!(approver.next_event(), None);
         assert!(approver.fd().is_none() && !approver.has_terminal());
-        assert_eq!(approver.ask(8, &question()), Err("who was asked is gone".to_owned()));
+        assert_eq!(approver.ask(8, &question()), Err("the approver has ended".to_owned()));
     }
 }
 
@@ -224,7 +224,7 @@ fn a_question_that_is_too_long_is_not_asked() {
     let (mut approver, theirs) = pair();
     let long = vec![b'x'; MAX_MESSAGE_BYTES];
     let argv = [long.as_slice()];
-    assert_eq!(approver.ask(1, &with(&argv)), Err("it is too long to be shown".to_owned()));
+    assert_eq!(approver.ask(1, &with(&argv)), Err("the question is too long to show".to_owned()));
     assert!(sent_messages(&theirs).is_empty());
     let argv = [&long[..MAX_MESSAGE_BYTES - 1000]];
     let most = (0..).find(|id| approver.ask(*id, &with(&argv)).is_err()).unwrap();

@@ -164,7 +164,7 @@ fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     });
     let mut given = given.flatten();
     let (Some(request), Some(socket)) = (given.next(), given.next()) else {
-        return Err(Refusal::Usage("a request is a file and a socket"));
+        return Err(Refusal::Usage("a request must be a file and a socket"));
     };
     let standard: Vec<OwnedFd> = given.collect();
     // The child reads the request and handles every further error, because all other requests wait

@@ -62,18 +62,19 @@ const MAX_LAST_SCAN_ROUNDS: usize = 4;
 pub enum GuardError {
     #[error(transparent)]
     Walk(#[from] WalkError),
-    #[error("names that appear later can not be watched for: {0}")]
+    #[error("cannot watch for new names: {0}")]
     Init(#[source] Errno),
-    #[error("{path} can not be watched for names that appear later: {source}")]
+    #[error("cannot watch {path} for new names: {source}")]
     Watch { path: AbsPath, source: Errno },
-    #[error("the events of the watched directories can not be read: {0}")]
+    #[error("cannot read the events of the watched directories: {0}")]
     Read(#[source] Errno),
-    #[error("a name that appeared can not be covered inside the sandbox: {0}")]
+    #[error("cannot cover a new name in the sandbox: {0}")]
     Cover(#[source] Errno),
-    #[error("the command made more than {MAX_QUARANTINED} protected names")]
+    #[error("the command created more than {MAX_QUARANTINED} protected names")]
     TooManyTaken,
     #[error(
-        "the last scan did not finish, and names that the command planted may be left in the workspace: {0}"
+        "the last scan did not finish, and the workspace may still contain names that the command \
+            created: {0}"
     )]
     Unfinished(#[source] Box<GuardError>),
 }
@@ -89,8 +90,8 @@ impl GuardError {
                 "raise the limit (sysctl fs.inotify.max_user_watches=1048576), or make less writable"
             }
             GuardError::Unfinished(error) => error.hint(),
-            GuardError::TooManyTaken => "what was taken away is kept in the session's directory",
-            _ => "`paddock doctor` tries every mechanism on this machine",
+            GuardError::TooManyTaken => "the removed names are in the session's directory",
+            _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
 }

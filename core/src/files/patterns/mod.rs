@@ -137,7 +137,7 @@ pub struct WalkStart {
 pub enum NamePatternsError {
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    #[error("there are more patterns of names than this program takes: {0}")]
+    #[error("the plan has too many name patterns: {0}")]
     TooMany(usize),
 }
 
@@ -145,7 +145,7 @@ impl NamePatternsError {
     pub fn hint(&self) -> &'static str {
         match self {
             NamePatternsError::Pattern(_) => {
-                "the plan was not compiled by this version of paddock; compile it again"
+                "another version of paddock compiled the plan; compile it again"
             }
             NamePatternsError::TooMany(_) => "deny whole directories instead of single names",
         }

@@ -19,7 +19,7 @@ pub enum PatternError {
     AnyDepthInside(Text),
     #[error("not an absolute pattern: {0}")]
     NotAbsolute(Text),
-    #[error("a name in the pattern is longer than any file's")]
+    #[error("a name in the pattern is longer than a file name can be")]
     TooLong,
 }
 

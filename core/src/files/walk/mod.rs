@@ -38,40 +38,42 @@ pub const MAX_NAME_DELAY: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
-    #[error("{path} can not be searched for names that are denied or protected: {source}")]
+    #[error("cannot search {path} for denied or protected names: {source}")]
     Root { path: AbsPath, source: Errno },
-    #[error("{path} can not be listed, and may hold names that are denied or protected: {source}")]
+    #[error("cannot list {path}, which may contain denied or protected names: {source}")]
     List { path: AbsPath, source: Errno },
-    #[error("{path} can not be looked at, and may be denied or protected: {source}")]
+    #[error("cannot examine {path}, which may be denied or protected: {source}")]
     Look { path: AbsPath, source: Errno },
     #[error(
-        "{path} lies more than {MAX_DEPTH} directories deep, and is not searched for names that are denied or protected"
+        "{path} is more than {MAX_DEPTH} directories deep, so the scan cannot search it for denied \
+            or protected names"
     )]
     Deep { path: AbsPath },
-    #[error("{path} was moved while it was searched for names that are denied or protected")]
+    #[error("{path} was moved while the scan searched it for denied or protected names")]
     Moved { path: AbsPath },
     #[error(
-        "{path} and other directories of settings and secrets hold more than {} directories: links in them can not be followed",
+        "{path} and other directories of settings and secrets contain more than {} directories: \
+            the scan cannot follow their links",
         crate::files::linked_dirs::MAX_LINKED_DIRS
     )]
     Crowded { path: AbsPath },
-    #[error("there is not enough memory for the names that are searched")]
+    #[error("not enough memory for the scan of names")]
     Memory,
-    #[error("the paths of the names that were found take more than {} MB", MAX_FOUND_PATHS_BYTES >> 20)]
+    #[error("the paths of the found names need more than {} MB", MAX_FOUND_PATHS_BYTES >> 20)]
     TooMuch,
-    #[error("names appear faster than they can be searched: the oldest waited for {} s", MAX_NAME_DELAY.as_secs())]
+    #[error("new names appear faster than the guard can check them: the oldest waited for {} s", MAX_NAME_DELAY.as_secs())]
     Behind,
-    #[error("symlinks at protected names lead to one another without end ({path})")]
+    #[error("symlinks at protected names form a loop ({path})")]
     Links { path: AbsPath },
-    #[error("a signal stopped the search for names that are denied or protected")]
+    #[error("a signal stopped the scan for denied or protected names")]
     Interrupted,
-    #[error("{path} can not be read, and git outside the fence may obey it: {source}")]
+    #[error("cannot read {path}, which git outside the sandbox may obey: {source}")]
     Git { path: AbsPath, source: Errno },
-    #[error("{path}, made during the run, can not be taken away: {source}")]
+    #[error("cannot remove {path}, created during the run: {source}")]
     Left { path: AbsPath, source: Errno },
     #[error(transparent)]
     Names(#[from] NamePatternsError),
-    #[error("a name that was found is none: {0}")]
+    #[error("the scan found an invalid name: {0}")]
     Path(#[from] crate::plan::wire::bytes::TextError),
 }
 
@@ -89,25 +91,28 @@ impl WalkError {
         match self {
             WalkError::Root { .. } => "check the path and its permissions",
             WalkError::List { .. } => {
-                "make the directory readable for you, remove it, or deny it as a whole"
+                "make the directory readable to you, remove it, or deny the whole directory"
             }
             WalkError::Look { .. } => {
-                "make it accessible for you, remove it, or deny its directory as a whole"
+                "make it accessible to you, remove it, or deny its whole directory"
             }
             WalkError::Deep { .. } => "remove that directory: no tool reaches it by a path",
-            WalkError::Moved { .. } => "run again when nothing moves directories in the workspace",
-            WalkError::Crowded { .. } => "remove what you do not need there",
+            WalkError::Moved { .. } => {
+                "run the command again when no program moves directories in \
+                the workspace"
+            }
+            WalkError::Crowded { .. } => "remove directories that you do not need there",
             WalkError::Memory => "free some memory, or raise the limit on it (ulimit -v)",
             WalkError::TooMuch => "remove directories with very long paths from the workspace",
             WalkError::Behind => {
-                "let the command make fewer directories at a time, or run it with --cow"
+                "let the command create fewer directories at a time, or run it with --cow"
             }
             WalkError::Links { .. } => "remove one of the links",
-            WalkError::Interrupted => "start the run again, and let it finish",
-            WalkError::Left { .. } => "look at it, and remove it by hand",
-            WalkError::Git { .. } => "make the file readable for you, or remove it",
+            WalkError::Interrupted => "start the run again, and let the scan finish",
+            WalkError::Left { .. } => "check it, and remove it by hand",
+            WalkError::Git { .. } => "make the file readable to you, or remove it",
             WalkError::Names(error) => error.hint(),
-            WalkError::Path(_) => "this is a bug of paddock",
+            WalkError::Path(_) => "please report this: it is a bug of Paddock",
         }
     }
 }

@@ -67,7 +67,7 @@ pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) 
     let moved = carrier.rename(old, new, flags);
     if carrier.torn {
         let text =
-            "a directory that was being renamed could not be put back as it was: some of it is in";
+            "Paddock could not undo an unfinished rename of a directory: some of its files are in";
         stderr::print_line(
             "paddock",
             &format!("{text} a directory .paddock-… beside the new name"),

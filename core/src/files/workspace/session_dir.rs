@@ -28,15 +28,15 @@ const DIR_FLAGS: OFlags =
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    #[error("the session directory {path} can not be made: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot create the session directory {path}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Make { path: String, source: Errno },
-    #[error("there is no session {path} to resume: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("the session {path} does not exist: {}", crate::kernel::errno_names::errno_text(*.source))]
     Missing { path: String, source: Errno },
-    #[error("the session {path} still runs")]
+    #[error("the session {path} is still running")]
     Running { path: String },
-    #[error("the session {path} is not of this workspace")]
+    #[error("the session {path} belongs to another workspace")]
     Foreign { path: String },
-    #[error("the workspace {path} can not be looked at: {}", crate::kernel::errno_names::errno_text(*.source))]
+    #[error("cannot examine the workspace {path}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Workspace { path: AbsPath, source: Errno },
 }
 
@@ -44,15 +44,15 @@ impl SessionError {
     pub fn hint(&self) -> &'static str {
         match self {
             SessionError::Missing { .. } | SessionError::Foreign { .. } => {
-                "`paddock sessions` lists them"
+                "type `paddock sessions` to list the sessions"
             }
             SessionError::Running { .. } => {
-                "wait for its end, or start another one without --resume"
+                "wait until it ends, or start a new session without --resume"
             }
             SessionError::Make { .. } => {
-                "Paddock keeps sessions below ~/.local/state/paddock, which must be yours"
+                "Paddock keeps sessions in ~/.local/state/paddock, which must belong to you"
             }
-            SessionError::Workspace { .. } => "check that it exists and is yours",
+            SessionError::Workspace { .. } => "check that it exists and belongs to you",
         }
     }
 }

@@ -544,7 +544,7 @@ fn an_unknown_fact_is_an_error_only_if_a_rule_needs_it() {
     let mut cat = TestExec::new("/bin/cat", "cat");
     cat.parent = None;
     let verdict = cat.judged(&compiled("allow", parent.clone()));
-    assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is not known".to_owned() });
+    assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is unknown".to_owned() });
     assert_eq!(verdict.action, Action::Deny);
     let mut asking = gate("allow", parent.clone());
     asking.on_error = Action::Ask;

@@ -66,7 +66,7 @@ pub struct ExceededLimit {
 
 impl fmt::Display for ExceededLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = if self.unwatched { "can not be watched any more" } else { "exceeded" };
+        let what = if self.unwatched { "can no longer be watched" } else { "exceeded" };
         write!(f, "{} {} {what}", self.limit.name(), self.value)
     }
 }

@@ -388,7 +388,7 @@ fn exec_fields(out: &mut String, report: &ExecReport) {
     );
     out.push_str(",\"reason\":");
     let changed = match result {
-        ExecResult::Attack(what) => Some(format!("{what} changed after it was judged")),
+        ExecResult::Attack(what) => Some(format!("{what} changed after the check")),
         _ => None,
     };
     match changed.as_ref().or(reason.as_ref()) {

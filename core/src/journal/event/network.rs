@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::plan::present;
 
 const UNPROXIED: &str =
-    "in this tier only the proxy of HTTP_PROXY and ALL_PROXY and allowed_local_ports are reached";
+    "this tier allows only the proxy in HTTP_PROXY and ALL_PROXY, and allowed_local_ports";
 
 /// A decision of the relay, the HTTP helper or the supervisor.
 #[derive(Debug, PartialEq, Eq, Deserialize)]

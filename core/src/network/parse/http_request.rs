@@ -176,19 +176,19 @@ pub enum RequestError {
     Long,
     #[error("the request is malformed")]
     Malformed,
-    #[error("the request is not of HTTP/1")]
+    #[error("the request is not HTTP/1")]
     Version,
-    #[error("the request names no host or several")]
+    #[error("the request names no host, or more than one")]
     Host,
-    #[error("the length of the request can be read in more than one way")]
+    #[error("the length of the request is ambiguous")]
     Length,
-    #[error("CONNECT is not possible here")]
+    #[error("CONNECT is not supported here")]
     Connect,
-    #[error("HTTP/2 in clear is not possible here")]
+    #[error("HTTP/2 without TLS is not supported here")]
     Http2,
-    #[error("only the first request of a connection can ask for another protocol")]
+    #[error("only the first request of a connection can switch the protocol")]
     Late,
-    #[error("the body of a method that has none could be read as another request")]
+    #[error("a server could read the body of this request as another request")]
     Body,
 }
 

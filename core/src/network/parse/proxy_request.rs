@@ -39,10 +39,10 @@ const NO_ADDRESS: u8 = 8;
 const HOP_BY_HOP_HEADERS: [&[u8]; 6] =
     [b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"];
 
-const NO_TOKEN: &str = "the proxy takes the user and password that HTTP_PROXY has inside";
-const WRONG_TOKEN: &str = "these are not the proxy's user and password";
-const NO_HOST: &str = "the proxy is asked for no host";
-const MALFORMED: &str = "this is nothing that the proxy understands";
+const NO_TOKEN: &str = "the proxy needs the user and password in HTTP_PROXY";
+const WRONG_TOKEN: &str = "the user or password for the proxy is wrong";
+const NO_HOST: &str = "the proxy request names no host";
+const MALFORMED: &str = "the proxy does not understand this request";
 
 /// The protocol of a client, which decides the form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::HandoverKind;
 
 /// Why a host of the HTTP helper is not reached.
-const HTTP_HELPER_GONE: &str = "what speaks HTTP for it is gone, or has too much to do";
+const HTTP_HELPER_GONE: &str = "the HTTP helper has ended, or is overloaded";
 
 impl<'t> Relay<'t> {
     /// Continues an allowed connection.
@@ -149,7 +149,7 @@ impl<'t> Relay<'t> {
                 self.refuse(connection, reason, ConnectionResult::Denied)
             }
             DialResult::Unreachable => {
-                let reason = format!("it can not be reached: {errno}");
+                let reason = format!("cannot connect: {errno}");
                 self.refuse(connection, &reason, ConnectionResult::Failed)
             }
         }

@@ -103,7 +103,7 @@ impl<'t> Relay<'t> {
             }
             None => self.find_owner(
                 connection,
-                PendingReason::Denied("nothing is at this address"),
+                PendingReason::Denied("no host uses this address"),
                 number,
             ),
             Some(decision) => match decision.action {

@@ -129,7 +129,7 @@ impl<'t> Relay<'t> {
                 self.upstream_failed(&request, &format!("{address}: {reason}"), true, index);
             }
             DialStep::Unreachable => {
-                let reason = format!("it can not be reached: {errno}");
+                let reason = format!("cannot connect: {errno}");
                 self.upstream_failed(&request, &reason, false, index);
             }
         }
@@ -168,7 +168,7 @@ impl<'t> Relay<'t> {
                 self.dial_upstream(upstream.request, dial, errno, index)
             }
             (Ok(Ok(())), None) => {
-                self.upstream_failed(&upstream.request, "it can not be reached", false, index)
+                self.upstream_failed(&upstream.request, "cannot connect", false, index)
             }
         }
     }

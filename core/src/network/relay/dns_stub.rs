@@ -61,7 +61,7 @@ impl<'t> DnsStub<'t> {
 
     fn judge(&mut self, query: &Query, decisions: &mut DecisionLog, now: Instant) -> DnsAnswer {
         let Some(name) = &query.name else {
-            let reason = Some("this is no name of a host");
+            let reason = Some("this is not a host name");
             self.report(
                 query,
                 now,

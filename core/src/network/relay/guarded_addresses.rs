@@ -27,8 +27,10 @@ const LOOKUP_TTL: Duration = Duration::from_secs(1);
 /// Stored addresses of one upstream. Beyond this, all are dropped and looked up again.
 const MAX_ADDRESSES: usize = 4096;
 
-const GUARDED_ADDRESS: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
-const UNKNOWN_ADDRESSES: &str = "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
+const GUARDED_ADDRESS: &str = "this address is reserved for a route with endpoint rules; to share it, \
+    write shared_addresses = true in the route";
+const UNKNOWN_ADDRESSES: &str = "it may be the upstream of a route with endpoint rules: no name server gives \
+    the upstream's addresses";
 
 /// An upstream with endpoint rules.
 #[derive(Debug)]

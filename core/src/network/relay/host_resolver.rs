@@ -54,7 +54,7 @@ pub enum LookupFailure {
 impl LookupFailure {
     pub fn reason(self) -> &'static str {
         match self {
-            LookupFailure::Unknown => "there is no such name",
+            LookupFailure::Unknown => "the name does not exist",
             LookupFailure::Empty => "the name has no address",
             LookupFailure::Silent => "no name server answered",
         }

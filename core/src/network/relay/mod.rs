@@ -116,7 +116,7 @@ pub fn run_with(
     let table = match HostTable::compile(plan) {
         Ok(table) => table,
         Err(error) => {
-            stderr::print_error(&error.to_string(), "the policy's [network] has to be corrected");
+            stderr::print_error(&error.to_string(), "correct [network] in the policy");
             return EXIT_REFUSED;
         }
     };
@@ -125,8 +125,8 @@ pub fn run_with(
         Ok(()) => 0,
         Err(errno) => {
             stderr::print_error(
-                &format!("the relay of the network failed: {errno}"),
-                "the run goes on without network",
+                &format!("the relay failed: {errno}"),
+                "the run continues without network",
             );
             EXIT_REFUSED
         }
@@ -434,7 +434,7 @@ impl<'t> Relay<'t> {
         self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         if !self.was_full {
             self.was_full = true;
-            let reason = Some("too many connections at once: others wait until some end");
+            let reason = Some("too many connections are open: new ones wait until others end");
             self.decisions
                 .report(&RelayDecision { reason, ..RelayDecision::denial(DecisionLayer::Connect) });
         }

@@ -25,7 +25,7 @@ const DENIAL_TTL: Duration = Duration::from_secs(60);
 /// Answers that are stored.
 const MAX_REMEMBERED_ANSWERS: usize = 4096;
 
-const DENIED_BY_PERSON: &str = "it was asked about, and denied";
+const DENIED_BY_PERSON: &str = "the approver denied it";
 
 type HostPort = (HostName, u16);
 

@@ -163,7 +163,7 @@ impl Sniffer {
 
     fn unexpected_protocol(&self) -> SniffedDenial {
         SniffedDenial::of_tls(format!(
-            "what it says is neither HTTP nor TLS, which port {} is for",
+            "the first bytes are neither HTTP nor TLS, and port {} allows only these",
             self.port
         ))
     }
@@ -178,14 +178,21 @@ impl Sniffer {
             ClientHello::More => return Ok(SniffResult::More),
             ClientHello::Sni(named) => named,
             ClientHello::NoSni => {
-                return Err(SniffedDenial::of_tls("its TLS names no host".into()));
+                return Err(SniffedDenial::of_tls("its TLS handshake names no host".into()));
             }
             ClientHello::Odd | ClientHello::NotTls => {
-                return Err(SniffedDenial::of_tls("its TLS is odd".into()));
+                return Err(SniffedDenial::of_tls(
+                    "its TLS handshake is \
+                malformed"
+                        .into(),
+                ));
             }
         };
         if HostName::read(&name).map(Host::Name).as_ref() != Some(&self.host) {
-            return Err(SniffedDenial::of_tls(format!("its TLS is for {}", name.escape_ascii())));
+            return Err(SniffedDenial::of_tls(format!(
+                "its TLS handshake is for {}",
+                name.escape_ascii()
+            )));
         }
         self.stage = SniffStage::AfterHello { is_early: is_early || was_early };
         Ok(SniffResult::Pass(length as u64))
@@ -213,7 +220,7 @@ impl Sniffer {
                 Ok(false)
             }
             SniffStage::FirstBytes if http_request::is_request(bytes) => {
-                Err(SniffedDenial::of_request(None, "the line of the request does not end".into()))
+                Err(SniffedDenial::of_request(None, "the request line does not end".into()))
             }
             SniffStage::FirstBytes if matches!(self.port, 80 | 443) => {
                 Err(self.unexpected_protocol())
@@ -228,7 +235,7 @@ impl Sniffer {
 }
 
 fn looks_like_request() -> SniffedDenial {
-    SniffedDenial::of_tls("somebody could read it as a request of HTTP, for any host".into())
+    SniffedDenial::of_tls("a server could read it as an HTTP request for any host".into())
 }
 
 /// Checks more of a first line that is no request so far. A line can end at LF, and for Java only

@@ -31,10 +31,10 @@ const METADATA_NAMES: [&[u8]; 5] = [
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 const DENIED: &str = "a rule denies it";
-const DENIED_ADDRESS: &str = "a rule denies the address that the name leads to";
+const DENIED_ADDRESS: &str = "a rule denies the address of the name";
 pub const NOT_ALLOWED: &str = "no rule allows it";
-const OTHER_PORTS: &str = "it is allowed at other ports only";
-const DEFAULT_ASKS: &str = "no rule is about it, so it is asked";
+const OTHER_PORTS: &str = "a rule allows it only on other ports";
+const DEFAULT_ASKS: &str = "no rule matches, so Paddock asks";
 const NOT_LISTED: &str = "no rule lists this address";
 
 /// True if a new rule could allow it.
@@ -44,7 +44,7 @@ pub fn rule_could_allow(reason: &str) -> bool {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    #[error("{place}: \"{host}\" is no host, no pattern of hosts and no block of addresses")]
+    #[error("{place}: \"{host}\" is not a host, a pattern of hosts or a block of addresses")]
     Host { host: Text, place: String },
 }
 
@@ -307,7 +307,7 @@ impl HostTable {
                 Err("the name leads to this machine, and no rule lists the address")
             }
             AddressKind::Multicast | AddressKind::Special => {
-                Err("the name leads to an address of no host, and no rule lists it")
+                Err("the name leads to an address that no host can have, and no rule lists it")
             }
             AddressKind::Metadata => Err(METADATA_DENIED),
         }
@@ -351,7 +351,7 @@ impl HostTable {
             Some(_) if address::kind(address) == AddressKind::Metadata => Err(METADATA_DENIED),
             Some(_) if self.denial(address, port).is_some() => Err(DENIED_ADDRESS),
             Some(true) => Ok(()),
-            Some(false) => Err("the route's upstream_addresses do not name it"),
+            Some(false) => Err("the route's upstream_addresses do not list it"),
             None => self.may_dial(address, port, own),
         }
     }

@@ -64,10 +64,10 @@ pub enum NameRoute {
 }
 
 const NO_ROUTE: &str = "no route has this name";
-const GUARDED_UPSTREAM: &str = "a route with endpoint rules leads there, and no other way does";
-const OTHER_SERVICE: &str = "the route is about another port of this host";
-const NO_UPSTREAM: &str = "it is the upstream of no route";
-pub const METADATA_DENIED: &str = "where clouds hand out credentials is never reached";
+const GUARDED_UPSTREAM: &str = "only a route with endpoint rules leads to this host";
+const OTHER_SERVICE: &str = "the route is for another port of this host";
+const NO_UPSTREAM: &str = "no route has this upstream";
+pub const METADATA_DENIED: &str = "cloud metadata addresses are always denied";
 
 impl HttpHosts {
     /// `rule` stores a rule by its host and source, and returns its index.

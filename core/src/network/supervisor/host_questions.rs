@@ -55,7 +55,7 @@ impl HostQuestions {
                 open_questions.ask(&Question::Host(host))
             }
             Some(_) => Err("too many questions wait for an answer".to_owned()),
-            None => Err("the plan asks nobody".to_owned()),
+            None => Err("the plan has no approver".to_owned()),
         };
         let now = Instant::now();
         match open {
@@ -70,7 +70,7 @@ impl HostQuestions {
                 });
                 None
             }
-            Err(why) => Some(unanswered(id, now, format!("nobody could be asked: {why}"))),
+            Err(why) => Some(unanswered(id, now, format!("no approver is available: {why}"))),
         }
     }
 
@@ -113,8 +113,8 @@ impl HostQuestions {
             (open.withdrawn, open.deadline) = (true, now + CLEAR_TIMEOUT);
         }
         let is_approver_gone = open_questions.is_approver_gone();
-        let late = format!("nobody answered within {} s", self.timeout_s);
-        let why = if is_approver_gone { "whoever was asked is gone" } else { &late };
+        let late = format!("no answer within {} s", self.timeout_s);
+        let why = if is_approver_gone { "the approver has ended" } else { &late };
         for OpenHostQuestion { id, since, .. } in
             self.open.extract_if(.., |open| is_approver_gone || open.deadline <= now)
         {

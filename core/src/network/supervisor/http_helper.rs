@@ -41,11 +41,11 @@ const PASSED_VARIABLES: [&[u8]; 7] =
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpHelperError {
-    #[error("what speaks HTTP: {0} names no Python")]
+    #[error("the HTTP helper: the first line of {0} names no Python")]
     Interpreter(String),
-    #[error("what speaks HTTP, {0}, can not be started: {1}")]
+    #[error("cannot start the HTTP helper {0}: {1}")]
     Start(String, #[source] Errno),
-    #[error("what speaks HTTP ended before it was ready: {0}")]
+    #[error("the HTTP helper ended before it was ready: {0}")]
     Ended(String),
     /// The helper's own message.
     #[error("{error}")]

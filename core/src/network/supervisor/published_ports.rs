@@ -16,7 +16,7 @@ use crate::plan::PublishedPort;
 const LISTEN_BACKLOG: i32 = 1024;
 
 #[derive(Debug, thiserror::Error)]
-#[error("port {port} of this machine's loopback can not be taken for port {inside} inside: {}", errno_text(*.errno))]
+#[error("cannot publish port {inside} of the sandbox on port {port} of this machine's loopback: {}", errno_text(*.errno))]
 pub struct PublishError {
     port: u16,
     inside: u16,
@@ -27,12 +27,12 @@ impl PublishError {
     pub fn hint(&self) -> &'static str {
         match self.errno {
             Errno::ADDRINUSE => {
-                "another program has it: choose one that is free, --publish FREE:INSIDE"
+                "another program uses this port: choose a free port with --publish FREE:INSIDE"
             }
             Errno::ACCESS => {
-                "ports below 1024 are root's: choose a higher one, --publish HIGHER:INSIDE"
+                "ports below 1024 need root: choose a higher port with --publish HIGHER:INSIDE"
             }
-            _ => "--publish HOST:INSIDE takes any port that is free",
+            _ => "choose a free port with --publish HOST:INSIDE",
         }
     }
 }

@@ -229,7 +229,7 @@ impl<'a> RelayProcess<'a> {
                 Ok(relay) => RelayState::Running(relay),
                 Err(errno) => {
                     events.push(RelayEvent::RelayLost(format!(
-                        "it can not be started: {}",
+                        "cannot start it: {}",
                         errno_names::errno_text(errno)
                     )));
                     RelayState::Gone
@@ -275,7 +275,7 @@ impl<'a> RelayProcess<'a> {
                     break;
                 }
                 HelperMessage::Invalid => {
-                    events.push(RelayEvent::RelayLost("it said what is no message".to_owned()));
+                    events.push(RelayEvent::RelayLost("it sent an invalid message".to_owned()));
                     self.state = RelayState::Gone;
                     break;
                 }
@@ -291,7 +291,7 @@ impl<'a> RelayProcess<'a> {
         if let Some(until) = self.http_ready_deadline {
             let failed = match http_helper::ready_message(http, RecvFlags::DONTWAIT) {
                 None if Instant::now() < until => return,
-                None => Some("it does not begin".to_owned()),
+                None => Some("it does not start".to_owned()),
                 Some(Err(HttpHelperError::Ended(how))) => Some(how),
                 Some(first) => first.err().map(|error| error.to_string()),
             };
@@ -312,7 +312,7 @@ impl<'a> RelayProcess<'a> {
                 HelperMessage::End => http.end(),
                 // The HTTP helper sends no requests.
                 HelperMessage::Request(_) | HelperMessage::Invalid => {
-                    "it said what is no message".to_owned()
+                    "it sent an invalid message".to_owned()
                 }
             };
             events.push(RelayEvent::HttpHelperLost(end));

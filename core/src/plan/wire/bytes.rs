@@ -112,9 +112,9 @@ impl fmt::Debug for Text {
 
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    #[error("a string holds a NUL byte")]
+    #[error("a string contains a NUL byte")]
     Nul,
-    #[error("a string holds a surrogate that stands for no byte")]
+    #[error("a string contains a surrogate that represents no byte")]
     Surrogate,
     #[error("{0} is not an absolute path")]
     NotAbsolute(Text),

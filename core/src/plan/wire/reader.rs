@@ -51,10 +51,10 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
     }
     let mut reader = JsonReader { text, at: 0, depth: 0, escape };
     if odd != 0 {
-        return Err(reader.fail("a letter that is not written so"));
+        return Err(reader.fail("an invalid character"));
     }
     let value = T::deserialize(&mut reader).map_err(|error| reader.located(error))?;
-    if reader.at == text.len() { Ok(value) } else { Err(reader.fail("something after the end")) }
+    if reader.at == text.len() { Ok(value) } else { Err(reader.fail("text after the end")) }
 }
 
 struct JsonReader<'de> {
@@ -102,7 +102,7 @@ impl<'de> JsonReader<'de> {
 
     fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.depth == MAX_DEPTH {
-            return Err(self.fail("too many values inside each other"));
+            return Err(self.fail("too many nested values"));
         }
         self.depth += 1;
         // Returned without unwrapping: a plan is large, and was moved seven times.
@@ -142,7 +142,7 @@ impl<'de> JsonReader<'de> {
     }
 
     fn escape(&mut self, bytes: &mut Vec<u8>) -> Result<()> {
-        let kind = self.peek().ok_or_else(|| self.fail("half an escape"))?;
+        let kind = self.peek().ok_or_else(|| self.fail("an incomplete escape"))?;
         self.at += 1;
         bytes.push(match kind {
             b'"' | b'\\' => kind,
@@ -183,7 +183,7 @@ impl<'de> JsonReader<'de> {
 
     fn hex(&mut self) -> Result<u32> {
         let digits =
-            self.text.get(self.at..self.at + 4).ok_or_else(|| self.fail("half an escape"))?;
+            self.text.get(self.at..self.at + 4).ok_or_else(|| self.fail("an incomplete escape"))?;
         let digit = |code: u32, byte: &u8| Some(code << 4 | char::from(*byte).to_digit(16)?);
         let code =
             digits.iter().try_fold(0, digit).ok_or_else(|| self.fail("an unknown escape"))?;
@@ -253,7 +253,7 @@ impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
         if self.peek() != Some(b'"') {
             return self.wrong_kind(visitor);
         }
-        let not_text = |_| de::Error::custom("a string that is no text");
+        let not_text = |_| de::Error::custom("a string that is not UTF-8");
         match self.string()? {
             Cow::Borrowed(bytes) => {
                 visitor.visit_borrowed_str(std::str::from_utf8(bytes).map_err(not_text)?)
@@ -447,7 +447,11 @@ impl<'de> VariantAccess<'de> for JsonVariant<'_, 'de> {
     type Error = CanonicalError;
 
     fn unit_variant(self) -> Result<()> {
-        if self.alone { Ok(()) } else { Err(self.reader.fail("a value that the name has not")) }
+        if self.alone {
+            Ok(())
+        } else {
+            Err(self.reader.fail("a value that the name does not have"))
+        }
     }
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value> {
@@ -595,7 +599,7 @@ mod tests {
         );
         assert!(
             refused(&WHOLE.replace("\"alone\"", "{\"alone\":1}"))
-                .starts_with("a value that the name has not")
+                .starts_with("a value that the name does not have")
         );
         assert!(
             refused(&WHOLE.replace("\"alone\"", "\"with\""))

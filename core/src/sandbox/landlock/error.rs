@@ -9,49 +9,52 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 pub enum GrantError {
     #[error("this kernel has no Landlock ({})", crate::kernel::errno_names::errno(*.0))]
     NoLandlock(#[source] Errno),
-    #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
+    #[error("the plan needs Landlock ABI {requested}, and this kernel has ABI {actual}")]
     OldAbi { requested: i32, actual: i32 },
-    #[error("the Landlock ruleset can not be created: {0}")]
+    #[error("cannot create the Landlock ruleset: {0}")]
     Create(#[source] Errno),
     #[error("{path} does not exist ({from})")]
     Missing { path: AbsPath, from: Text },
-    #[error("{path} can not be opened: {source} ({from})")]
+    #[error("cannot open {path}: {source} ({from})")]
     Open { path: AbsPath, from: Text, source: Errno },
-    #[error("{path} can not be listed, which keeping {except} out of it needs: {source} ({from})")]
+    #[error("cannot list {path}, which is needed to deny {except} inside it: {source} ({from})")]
     List { path: AbsPath, except: AbsPath, from: Text, source: Errno },
-    #[error("{path} has to stay outside the fence, but can not be located: {source}")]
+    #[error("cannot locate {path}, which must stay outside the sandbox: {source}")]
     Locate { path: AbsPath, source: Errno },
-    #[error(
-        "{path} is no longer where this process stands: it was moved or replaced while paddock started"
-    )]
+    #[error("{path} was moved or replaced while paddock started")]
     Moved { path: AbsPath },
     #[error(
-        "{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})"
+        "{path} leads through a symlink in {dir}, which a sandboxed command could have created \
+            ({from})"
     )]
     Planted { path: AbsPath, dir: AbsPath, from: Text },
     #[error(
-        "{path}, which paddock itself relies on, is reached through a symlink in {dir}, where a command could change it"
+        "{path}, which Paddock itself needs, leads through a symlink in {dir}, which a command \
+            could change"
     )]
     OwnWay { path: AbsPath, dir: AbsPath },
-    #[error("{path} lies on a remote file system ({kind}), which Landlock can not police ({from})")]
-    Remote { path: AbsPath, kind: &'static str, from: Text },
-    #[error("Landlock refuses a rule on {path} ({from}): {source}")]
-    AddRule { path: AbsPath, from: Text, source: Errno },
     #[error(
-        "the journal {journal} would be reachable from inside through the grant of {path} ({from})"
+        "{path} is on a remote file system ({kind}), where Landlock cannot enforce rules \
+        ({from})"
     )]
+    Remote { path: AbsPath, kind: &'static str, from: Text },
+    #[error("Landlock rejects a rule for {path} ({from}): {source}")]
+    AddRule { path: AbsPath, from: Text, source: Errno },
+    #[error("the command could reach the journal {journal} through the grant of {path} ({from})")]
     JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
     #[error(
-        "the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it"
+        "the path of the journal {journal} leads through a symlink in {dir}, which a sandboxed \
+            command could have created"
     )]
     JournalWay { journal: AbsPath, dir: AbsPath },
     #[error(
-        "{path} leads to {real}, which was not its place when later runs were told of it ({from})"
+        "{path} now leads to {real}, and led elsewhere when Paddock recorded it for later runs \
+            ({from})"
     )]
     Unrecorded { path: AbsPath, real: AbsPath, from: Text },
-    #[error("a command could write in {path}, but where that is can not be told: {source}")]
+    #[error("cannot locate {path}, where a command could write: {source}")]
     Reach { path: AbsPath, source: Errno },
-    #[error("the private temporary directory can not be granted: {0}")]
+    #[error("cannot grant the private temporary directory: {0}")]
     Temp(#[source] Errno),
 }
 
@@ -65,7 +68,8 @@ impl GrantError {
     pub fn hint(&self) -> &'static str {
         match self {
             GrantError::NoLandlock(_) | GrantError::OldAbi { .. } => {
-                "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
+                "type `paddock doctor` to see what this kernel can enforce; Landlock needs Linux \
+                    5.13 and lsm=landlock"
             }
             GrantError::Missing { .. } => {
                 "create it, or mark the grant optional with a trailing \"?\""
@@ -73,21 +77,26 @@ impl GrantError {
             GrantError::Moved { .. } | GrantError::Unrecorded { .. } => "start again",
             GrantError::OwnWay { .. } => "put a real directory there, or work elsewhere",
             GrantError::Planted { .. } => {
-                "look where it leads; grant that place by its own name if you mean it"
+                "check where the symlink leads; if it is correct, grant the path that it leads to"
             }
             GrantError::Remote { .. } => {
-                "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
+                "work on a local copy, or accept a weaker sandbox: [filesystem] require_enforced = \
+                    false"
             }
             GrantError::Locate { source: Errno::ACCESS, .. }
             | GrantError::Reach { source: Errno::ACCESS, .. } => {
-                "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
+                "a directory in the path is closed to you; find out why, then type `chmod u+x \
+                    DIRECTORY`"
             }
-            GrantError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
+            GrantError::JournalWay { .. } => {
+                "give the real path of the journal with --audit-log \
+                DIR"
+            }
             GrantError::JournalExposed { .. } => {
-                "put the journal elsewhere (--audit-log DIR) or grant less"
+                "put the journal in another directory (--audit-log DIR), or grant less"
             }
             GrantError::List { .. } => {
-                "make the directory readable for you, or grant its parts one by one"
+                "make the directory readable to you, or grant its entries one by one"
             }
             _ => "check the path and its permissions",
         }

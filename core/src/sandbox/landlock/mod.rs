@@ -257,7 +257,7 @@ impl<'p> FileGrants<'p> {
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
             if opened.led_to.is_some() || opened.has_other_names() {
                 self.warnings.push(format!(
-                    "the grant of {} leads into {}, which is denied: it is left out",
+                    "the grant of {} leads into {}, which is denied, so Paddock ignores the grant",
                     grant.path, except.path
                 ));
             }
@@ -345,7 +345,8 @@ impl<'p> FileGrants<'p> {
         match file_system(kind as u32) {
             FileSystem::Local => {}
             FileSystem::Fuse => self.warnings.push(format!(
-                "{} lies on a FUSE file system: its server sees every access and may change what a name stands for",
+                "{} is on a FUSE file system: its server sees every access and may return another \
+                    file for a name",
                 grant.path
             )),
             // The mounts of the full tier work there too.
@@ -354,9 +355,11 @@ impl<'p> FileGrants<'p> {
                 let (path, from) = (grant.path.clone(), grant.source());
                 return Err(GrantError::Remote { path, kind, from });
             }
-            FileSystem::Remote(kind) => self
-                .unenforced
-                .push(format!("{} lies on a remote file system ({kind}), which Landlock can not police", grant.path)),
+            FileSystem::Remote(kind) => self.unenforced.push(format!(
+                "{} is on a remote file system ({kind}), where Landlock cannot \
+                    enforce rules",
+                grant.path
+            )),
         }
         self.checked_devices.push(device);
         Ok(())

@@ -21,17 +21,16 @@ const MAX_COVER_ROUNDS: usize = 5;
 /// Covers the denied and protected names below the root, which is already entered.
 pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root =
-        rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
+    let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("cannot open", b"/"))?;
     // The note of a copy has the names of the first search, so that search must stand.
     let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
     loop {
-        let covers =
-            receive_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+        let covers = receive_covers(channel)
+            .map_err(failed("cannot read the names to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
                 init_channel::send(channel, &InitMessage::Moved, &[])
-                    .map_err(failed("can not ask what to cover below", b"/"))?;
+                    .map_err(failed("cannot request the names to cover below", b"/"))?;
             }
             done => break done?,
         }
@@ -60,7 +59,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover)
         // An earlier round may have covered it, perhaps under another name: a mount moves with its
         // directory.
         Ok(CoverResult::Absent) if !is_masked(root, &cover.path) => {
-            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+            Err(failed("cannot cover", cover.path.as_bytes())(Errno::STALE))
         }
         Ok(_) => Ok(()),
         // In a copy the guard searches for it again, wherever it appears.
@@ -68,9 +67,9 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover)
         // The search has seen it, so it counts as covered, also where a directory above it was
         // moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => {
-            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+            Err(failed("cannot cover", cover.path.as_bytes())(Errno::STALE))
         }
-        Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
+        Err(errno) => Err(failed("cannot cover", cover.path.as_bytes())(errno)),
     }
 }
 

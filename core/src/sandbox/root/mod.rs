@@ -44,7 +44,7 @@ pub struct RootError {
     errno: Errno,
 }
 
-const NO_COPY: &str = "no copy can be laid over";
+const NO_COPY: &str = "cannot mount a copy over";
 
 impl RootError {
     pub fn errno(&self) -> Errno {
@@ -53,15 +53,19 @@ impl RootError {
 
     pub fn hint(&self) -> &'static str {
         match self.errno {
-            Errno::STALE => "it was moved or replaced while paddock started: start again",
+            Errno::STALE => "it was moved or replaced while paddock started: start the run again",
             _ if self.act == NO_COPY => {
-                "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
+                "its file system, or that of ~/.local/state/paddock, does not support overlayfs: \
+                    run without --cow"
             }
             Errno::MFILE => "raise the limit of open files: ulimit -n 1024",
             Errno::NOSPC | Errno::NFILE => {
-                "the kernel is out of mounts or files; end something else first"
+                "the kernel has no free mounts or files; end other programs first"
             }
-            _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+            _ => {
+                "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
+                landlock"
+            }
         }
     }
 }
@@ -125,18 +129,18 @@ impl StageDir {
             Some(StageDir { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
         };
         let found = StageDir::STAGE_DIRS.iter().find_map(open);
-        found
-            .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
+        found.ok_or_else(|| {
+            failed("no directory exists to build the root on, such as", b"/tmp")(Errno::NOENT)
+        })
     }
 
     /// Mounts a tree there, over earlier ones, and opens it.
     pub fn put(&self, tree: &OwnedFd) -> RootResult<OwnedFd> {
         let name = self.name;
         mount::attach_by_name(tree, CWD, name)
-            .map_err(failed("can not build on", name.to_bytes()))?;
+            .map_err(failed("cannot build the root on", name.to_bytes()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(name, flags, Mode::empty())
-            .map_err(failed("can not open", name.to_bytes()))
+        rustix::fs::open(name, flags, Mode::empty()).map_err(failed("cannot open", name.to_bytes()))
     }
 
     /// As [`mount::open_host`], below the mounts that were placed here.
@@ -221,10 +225,10 @@ impl BaseRoot {
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
         if let (Some(_), Some(ruleset)) = (blueprint.ca_bundle, ruleset) {
             let ca_bundle = mount::open_below_root(at, CA_BUNDLE)
-                .map_err(failed("can not open", CA_BUNDLE.to_bytes()))?;
+                .map_err(failed("cannot open", CA_BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
             sys::landlock_add_rule(ruleset, read.bits(), ca_bundle.as_fd())
-                .map_err(failed("can not grant", CA_BUNDLE.to_bytes()))?;
+                .map_err(failed("cannot grant", CA_BUNDLE.to_bytes()))?;
         }
         Ok(BaseRoot { root, tmp, shm, proc, devices })
     }
@@ -248,7 +252,7 @@ pub fn build(
     let whiteouts = match &above {
         Some(_) => Some(
             OverlayLayers::stage(&stage)
-                .map_err(failed("can not make a file system in memory for", b"/"))?,
+                .map_err(failed("cannot create a file system in memory for", b"/"))?,
         ),
         None => None,
     };
@@ -258,7 +262,7 @@ pub fn build(
 
     let told = receive_locations(channel)
         .and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
-    let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
+    let placed = told.map_err(failed("cannot examine the mount point", b"/"))?;
     let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole =
         |tree: &MountClone<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
@@ -297,7 +301,7 @@ pub fn build(
     {
         let layers = OverlayLayers::new(lower, above);
         let hidden =
-            receive_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
+            receive_hidden(channel).map_err(failed("cannot read the names to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
@@ -308,8 +312,7 @@ pub fn build(
     }
     if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&placed)) {
         let list = Rights::from(AccessFs::ReadDir);
-        sys::landlock_add_rule(ruleset, list.bits(), root)
-            .map_err(failed("can not grant", b"/"))?;
+        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("cannot grant", b"/"))?;
     }
     if let Some(interception) = &interception {
         interception.intercept(root, blueprint, &placed, ruleset)?;
@@ -318,17 +321,17 @@ pub fn build(
         // A link, not another directory: its content is gone with the run anyway.
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
-            .map_err(failed("can not link", b"/var/tmp"))?;
+            .map_err(failed("cannot link", b"/var/tmp"))?;
         sys::mount_setattr(root, false, (NO_SUID_NO_DEV | READ_ONLY).bits().into(), 0)
-            .map_err(failed("can not lock", b"/"))?;
+            .map_err(failed("cannot lock", b"/"))?;
     }
     leave_old_root(root)?;
     if let (Some(session), Some(whiteouts)) = (blueprint.session, &whiteouts) {
         let path = session.workspace().as_bytes();
         let view =
-            mount::open_below_root(root, &relative(path)?).map_err(failed("can not open", path))?;
+            mount::open_below_root(root, &relative(path)?).map_err(failed("cannot open", path))?;
         init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), whiteouts.as_fd()])
-            .map_err(failed("can not show", path))?;
+            .map_err(failed("cannot show", path))?;
     }
     let BaseRoot { root, tmp, shm, proc, devices } = base;
     // Each file system is listed once.
@@ -401,9 +404,8 @@ fn take_clones<'a>(
             continue;
         }
         let path = placed.real.as_c_str();
-        let opened = stage.open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
-        let stat =
-            rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
+        let opened = stage.open_host(&path).map_err(failed("cannot open", path.to_bytes()))?;
+        let stat = rustix::fs::fstat(&opened).map_err(failed("cannot look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(
                 Errno::STALE,
@@ -417,7 +419,7 @@ fn take_clones<'a>(
             Some(session) if placed.real.is_within(session.workspace()) => None,
             _ => {
                 let tree = mount::clone_tree(opened, opens.attributes());
-                Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
+                Some(tree.map_err(failed("cannot copy the mount of", path.to_bytes()))?)
             }
         };
         trees.push(MountClone { placed, mount, opens });
@@ -462,7 +464,7 @@ fn put_copied(
         .and_then(|own| mount::attach(mount::clone_own_mount(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
-        opened => opened.map_err(failed("can not open up", path)),
+        opened => opened.map_err(failed("cannot make writable", path)),
     }
 }
 
@@ -473,7 +475,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) ->
         return attach_at(root, path, mount);
     }
     match mount::open_below_root(root, &name) {
-        Ok(there) => mount::attach(mount, there).map_err(failed("can not mount", path)),
+        Ok(there) => mount::attach(mount, there).map_err(failed("cannot mount", path)),
         Err(_) => put_on_new_file(root, path, &name, mount),
     }
 }
@@ -491,7 +493,7 @@ fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> RootR
         Err(Errno::EXIST) if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() => Ok(()),
         made => made,
     };
-    made.map_err(failed("can not link", at))
+    made.map_err(failed("cannot link", at))
 }
 
 /// Mounts a tree at a path, and makes missing directories.
@@ -506,10 +508,10 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()
     let name = relative(path)?;
     // A single name goes through no link, and the kernel follows no link at the name itself.
     if !name.to_bytes().contains(&b'/') {
-        return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
+        return mount::attach_by_name(tree, root, &name).map_err(failed("cannot mount", path));
     }
-    let onto = mount::open_below_root(root, &name).map_err(failed("can not open", path))?;
-    mount::attach(tree, onto).map_err(failed("can not mount", path))
+    let onto = mount::open_below_root(root, &name).map_err(failed("cannot open", path))?;
+    mount::attach(tree, onto).map_err(failed("cannot mount", path))
 }
 
 /// Makes an empty file and mounts on it.
@@ -528,8 +530,8 @@ fn put_on_new_file(
         Err(Errno::EXIST) => return attach_at(root, path, tree),
         made => made,
     };
-    let made = made.map_err(failed("can not make", path))?;
-    mount::attach(tree, made).map_err(failed("can not mount", path))
+    let made = made.map_err(failed("cannot create", path))?;
+    mount::attach(tree, made).map_err(failed("cannot mount", path))
 }
 
 fn parent_of(path: &[u8]) -> &[u8] {
@@ -547,14 +549,14 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> RootResult<()> {
         }
         made => made,
     };
-    ignoring(Errno::EXIST, made).map_err(failed("can not make", path))
+    ignoring(Errno::EXIST, made).map_err(failed("cannot create", path))
 }
 
 /// The path relative to the new root.
 fn relative(path: &[u8]) -> RootResult<CString> {
     let below = path.strip_prefix(b"/").unwrap_or(path);
     let name = if below.is_empty() { b"." } else { below };
-    CString::new(name).map_err(|_| failed("is no path:", path)(Errno::INVAL))
+    CString::new(name).map_err(|_| failed("is not a path:", path)(Errno::INVAL))
 }
 
 fn ignoring(expected: Errno, result: Result<(), Errno>) -> Result<(), Errno> {
@@ -575,7 +577,7 @@ fn add_rules<'a>(
     for grant in grants {
         match add_rule(root, plan, grant, ruleset) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
-            result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
+            result => result.map_err(failed("cannot grant", grant.path.as_bytes()))?,
         }
     }
     Ok(())
@@ -614,7 +616,7 @@ pub fn add_rule_at(
 
 /// Afterwards no name leads to the old tree: pivot_root, unlike chroot, removes it.
 pub fn leave_old_root(root: BorrowedFd<'_>) -> RootResult<()> {
-    let failure = || failed("can not leave the old root for", b"/");
+    let failure = || failed("cannot leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;
     rustix::process::pivot_root(c".", c".").map_err(failure())?;
     rustix::mount::unmount(c".", UnmountFlags::DETACH).map_err(failure())?;

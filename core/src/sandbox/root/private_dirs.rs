@@ -77,7 +77,7 @@ pub(super) fn take_device(
             Ok(())
         }
         Err(_) if optional => Ok(()),
-        Err(errno) => Err(failed("can not copy the mount of", host.to_bytes())(errno)),
+        Err(errno) => Err(failed("cannot copy the mount of", host.to_bytes())(errno)),
     }
 }
 
@@ -103,7 +103,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> RootResult<OwnedFd> {
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
     mount::new_fs(c"tmpfs", &options, NO_SUID_NO_DEV)
-        .map_err(failed("can not make a file system in memory for", b"/"))
+        .map_err(failed("cannot create a file system in memory for", b"/"))
 }
 
 /// Returns the mount at /tmp.
@@ -131,7 +131,7 @@ const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 pub(super) const CA_BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
 fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> RootResult<()> {
-    let failure = || failed("can not write", CA_BUNDLE.to_bytes());
+    let failure = || failed("cannot write", CA_BUNDLE.to_bytes());
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file =
         rustix::fs::openat(root, CA_BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
@@ -160,7 +160,7 @@ fn write_names(root: BorrowedFd<'_>) -> RootResult<()> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(root, *name, flags, Mode::from_raw_mode(0o644));
         let written = file.and_then(|file| rustix::io::write(&file, text.as_bytes()));
-        written.map_err(failed("can not write", name.to_bytes()))?;
+        written.map_err(failed("cannot write", name.to_bytes()))?;
     }
     Ok(())
 }
@@ -170,12 +170,12 @@ pub(super) fn put_names(root: BorrowedFd<'_>) -> RootResult<()> {
     for (name, at) in RESOLVER_FILES {
         let target = match mount::open_below_root(root, at) {
             Err(Errno::NOENT) => continue, // programs ask 127.0.0.1, also the relay
-            target => target.map_err(failed("can not open", at.to_bytes()))?,
+            target => target.map_err(failed("cannot open", at.to_bytes()))?,
         };
         let own = mount::open_below_root(root, name)
             .and_then(|own| mount::clone_tree(own, NO_SUID_NO_DEV | READ_ONLY | NO_EXEC));
         own.and_then(|own| mount::attach(own, target))
-            .map_err(failed("can not cover", at.to_bytes()))?;
+            .map_err(failed("cannot cover", at.to_bytes()))?;
     }
     Ok(())
 }
@@ -192,7 +192,7 @@ pub fn make_dev(
     attach_to(root, b"/dev", &set_apart(root, b"/dev", NO_SUID_NO_DEV | NO_EXEC)?)?;
     let made = |name: &CStr| {
         let path = name.to_bytes().to_vec();
-        move |errno| RootError { act: "can not make", path, errno }
+        move |errno| RootError { act: "cannot create", path, errno }
     };
     for (path, tree) in devices {
         put_device(root, path.to_bytes(), tree)?;
@@ -215,9 +215,9 @@ pub fn make_dev(
     }
     ca_bundle.map_or(Ok(()), |ca_bundle| write_ca_bundle(root, ca_bundle))?;
     interception.map_or(Ok(()), |interception| interception.make_place(root))?;
-    let dev = mount::open_below_root(root, c"dev").map_err(failed("can not open", b"/dev"))?;
+    let dev = mount::open_below_root(root, c"dev").map_err(failed("cannot open", b"/dev"))?;
     sys::mount_setattr(dev.as_fd(), false, (NO_SUID_NO_DEV | NO_EXEC | READ_ONLY).bits().into(), 0)
-        .map_err(failed("can not lock", b"/dev"))?;
+        .map_err(failed("cannot lock", b"/dev"))?;
     Ok(shm)
 }
 
@@ -231,7 +231,7 @@ fn make_shared_dir(
     make_dir(root, path)?;
     let all = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
     rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty())
-        .map_err(failed("can not open up", path))?;
+        .map_err(failed("cannot make writable", path))?;
     set_apart(root, path, attributes)
 }
 
@@ -241,17 +241,17 @@ fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> R
     let opened = mount::open_below_root(root, &relative(path)?);
     opened
         .and_then(|dir| mount::clone_tree(dir, attributes))
-        .map_err(failed("can not set apart", path))
+        .map_err(failed("cannot make private", path))
 }
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> RootResult<OwnedFd> {
     let made = |act| failed(act, b"/proc");
     let proc =
-        mount::new_fs(c"proc", &[], NO_SUID_NO_DEV | NO_EXEC).map_err(made("can not mount"))?;
+        mount::new_fs(c"proc", &[], NO_SUID_NO_DEV | NO_EXEC).map_err(made("cannot mount"))?;
     attach_at(root, b"/proc", &proc)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened =
-        rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
+        rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("cannot open"))?;
     if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
@@ -262,16 +262,16 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Ro
     if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
-    let masks = MaskSources::open(root).map_err(made("can not open the masks of"))?;
+    let masks = MaskSources::open(root).map_err(made("cannot open the masks of"))?;
     for name in PROC_MASKS {
         let Ok(target) = mount::open_below_root(root, name) else { continue }; // not in this kernel
-        masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
+        masks.put_on(target).map_err(failed("cannot mask", name.to_bytes()))?;
     }
     for name in PROC_LOCKS {
         let Ok(target) = mount::open_below_root(root, name) else { continue };
         let locked = mount::clone_tree(&target, NO_SUID_NO_DEV | NO_EXEC | READ_ONLY);
         let locked = locked.and_then(|locked| mount::attach(locked, target));
-        locked.map_err(failed("can not lock", name.to_bytes()))?;
+        locked.map_err(failed("cannot lock", name.to_bytes()))?;
     }
     Ok(opened)
 }
@@ -308,7 +308,7 @@ fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
 }
 
 fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> RootResult<()> {
-    let failure = || failed("can not write", name.to_bytes());
+    let failure = || failed("cannot write", name.to_bytes());
     let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failure())?;
     rustix::io::write(&file, value.to_string().as_bytes()).map_err(failure())?;

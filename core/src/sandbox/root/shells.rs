@@ -52,10 +52,10 @@ impl<'a> Interception<'a> {
     /// None: shells are not intercepted. Called while the host's paths are visible.
     pub fn prepare(blueprint: &RootBlueprint<'a>) -> RootResult<Option<Interception<'a>>> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
-        let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
+        let failure = || failed("cannot mount paddock-core over the shell", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
         let opened = mount::open_host(&path)
-            .map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
+            .map_err(failed("cannot mount paddock-core over the shell", path.to_bytes()))?;
         let same = rustix::fs::stat(c"/proc/self/exe").and_then(|running| {
             let found = rustix::fs::fstat(&opened)?;
             if Identity::from(&running) == Identity::from(&found) {
@@ -80,7 +80,7 @@ impl<'a> Interception<'a> {
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
         let link = relative(REAL_SHELLS_LINK.to_bytes())?;
         rustix::fs::symlinkat(&target, root, &link)
-            .map_err(failed("can not link", REAL_SHELLS_LINK.to_bytes()))
+            .map_err(failed("cannot link", REAL_SHELLS_LINK.to_bytes()))
     }
 
     /// Called when all grants are mounted.
@@ -95,10 +95,10 @@ impl<'a> Interception<'a> {
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
         let own =
-            mount::open_below_root(root, &relative(&own)?).map_err(failed("can not open", own))?;
+            mount::open_below_root(root, &relative(&own)?).map_err(failed("cannot open", own))?;
         let shells = find(root)?;
         for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
-            let failure = || failed("can not be intercepted:", &shell.path);
+            let failure = || failed("cannot intercept", &shell.path);
             let kept = [&self.dir[..], &shell.path].concat();
             let real =
                 mount::clone_tree(&shell.file, NO_SUID_NO_DEV | READ_ONLY).map_err(failure())?;
@@ -108,19 +108,19 @@ impl<'a> Interception<'a> {
         }
         self.write(root)?;
         let dir = mount::open_below_root(root, &relative(&self.dir)?)
-            .map_err(failed("can not open", &self.dir))?;
+            .map_err(failed("cannot open", &self.dir))?;
         sys::mount_setattr(dir.as_fd(), false, (NO_SUID_NO_DEV | READ_ONLY).bits().into(), 0)
-            .map_err(failed("can not lock", &self.dir))?;
+            .map_err(failed("cannot lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
         ruleset.map_or(Ok(()), |ruleset| {
             sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd())
-                .map_err(failed("can not grant", &self.dir))
+                .map_err(failed("cannot grant", &self.dir))
         })
     }
 
     fn write(&self, root: BorrowedFd<'_>) -> RootResult<()> {
         let path = [&self.dir[..], b"/", SHELL_PLAN_FILE.as_bytes()].concat();
-        let failure = || failed("can not write", &path);
+        let failure = || failed("cannot write", &path);
         let mut text =
             format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
         writer::string(&mut text, self.requested.plan.as_bytes(), NonUtf8::Surrogate);
@@ -146,14 +146,14 @@ fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         rustix::fs::readlink(name, Vec::new()).map(CString::into_bytes)
     };
-    let top = real(&root).map_err(failed("can not find", b"/"))?;
+    let top = real(&root).map_err(failed("cannot find", b"/"))?;
     let mut shells: Vec<FoundShell> = Vec::new();
     for (dir, name) in
         SHELL_DIRS.iter().flat_map(|dir| SHELL_NAMES.iter().map(move |name| (dir, name)))
     {
         let asked = relative(format!("{dir}/{name}").as_bytes())?;
         let Some(file) = regular(root, &asked)? else { continue };
-        let whole = real(&file).map_err(failed("can not find", asked.to_bytes()))?;
+        let whole = real(&file).map_err(failed("cannot find", asked.to_bytes()))?;
         let path = whole.strip_prefix(&top[..]).unwrap_or(&whole).to_vec();
         if shells.iter().all(|shell| shell.path != path) {
             shells.push(FoundShell { path, file });
@@ -163,7 +163,7 @@ fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
 }
 
 fn regular(root: BorrowedFd<'_>, path: &CStr) -> RootResult<Option<OwnedFd>> {
-    let failure = || failed("can not be intercepted:", path.to_bytes());
+    let failure = || failed("cannot intercept", path.to_bytes());
     match mount::follow_below_root(root, path) {
         Ok(file) => {
             let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(failure())?;

@@ -65,7 +65,8 @@ fn received_messages_match_the_examples() {
     assert_eq!(
         lines,
         [
-            "refused: read /home/ada/.ssh/id_rsa by /usr/bin/cat: /home/ada/.ssh stays closed, whatever is granted",
+            "refused: read /home/ada/.ssh/id_rsa by /usr/bin/cat: /home/ada/.ssh is denied, even \
+                inside a grant",
             "refused: write /srv/x by /usr/bin/touch: outside every grant; to allow it: --allow '/srv/**'",
         ]
     );

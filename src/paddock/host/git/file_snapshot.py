@@ -18,7 +18,8 @@ MAX_FILE_BYTES = 1024 * 1024
 FileFacts = tuple[int, ...] | None  # None: the file does not exist
 
 _HINT = (
-    "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
+    "Paddock must read it to protect the files that git trusts: make it readable, or run with "
+    "--tier landlock"
 )
 
 
@@ -92,20 +93,19 @@ class FileSnapshot:
             raise self._unreadable(path, error) from None
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PolicyError(
-                    f"is not a regular file, and {self._reader} would read it", where=path
-                )
+                raise PolicyError(f"is not a regular file, and {self._reader} reads it", where=path)
             data = file.read(self._size_limit + 1)
         if len(data) > self._size_limit:
             raise PolicyError(
-                f"is longer than {self._size_limit} bytes, and {self._reader} would read it",
+                f"is longer than {self._size_limit} bytes, and {self._reader} reads it",
                 where=path,
             )
         return os.fsdecode(data)
 
     def _unreadable(self, path: str, error: OSError) -> PolicyError:
         return PolicyError(
-            f"can not be read ({error.strerror}), and {self._reader} outside the fence may obey it",
+            f"cannot be read ({error.strerror}), and {self._reader} outside the sandbox may obey "
+            "it",
             where=path,
             hint=self._hint,
         )

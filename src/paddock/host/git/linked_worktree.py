@@ -45,13 +45,13 @@ def opening_of(repository: Repository, snapshot: FileSnapshot, *, uid: int) -> O
         os.path.dirname(os.path.dirname(entry)) != main
         or os.path.basename(os.path.dirname(entry)) != "worktrees"
     ):
-        return f"{entry} is no worktree of {main}"
+        return f"{entry} is not a worktree of {main}"
     for place in (main, entry):
         if os.path.realpath(place) != place:
-            return f"a link is on the way to {place}"
+            return f"the path {place} contains a symbolic link"
         found = snapshot.at(place)
         if found is None:
-            return f"{place} is not there"
+            return f"{place} does not exist"
         if found.st_uid != uid:
             return f"{place} belongs to uid {found.st_uid}"
     listed = snapshot.text(os.path.join(entry, "gitdir"))

@@ -75,7 +75,8 @@ def trusted_by(
                     if len(known) > MAX_CONFIG_FILES:
                         raise PolicyError(
                             f"git's configuration includes more than {MAX_CONFIG_FILES} files ({source})",
-                            hint="what git obeys has to be known to be protected: include fewer files",
+                            hint="Paddock must read every file that git obeys, to protect it: "
+                            "include fewer files",
                         )
                 if path:
                     yield GitTrustedPath(path=path, source=source)

@@ -29,7 +29,7 @@ class Links:
         except FileNotFoundError:
             return cls()
         except OSError as error:
-            raise PolicyError(f"can not be read: {error.strerror}", where=path) from None
+            raise PolicyError(f"cannot be read: {error.strerror}", where=path) from None
         with os.fdopen(fd, "rb") as file:
             return cls(pairs=_pairs(_checked(file.fileno(), path, uid), file.read()))
 
@@ -43,7 +43,7 @@ def remember(state_dir: str, uid: int, top: str, git_dir: str) -> None:
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise PolicyError(f"can not be written: {error.strerror}", where=path) from None
+        raise PolicyError(f"cannot be written: {error.strerror}", where=path) from None
     with os.fdopen(fd, "r+b") as file:
         import fcntl
 
@@ -64,5 +64,5 @@ def _checked(fd: int, path: str, uid: int) -> str:
 def _pairs(path: str, data: bytes) -> frozenset[tuple[str, str]]:
     words = [os.fsdecode(word) for word in data.split(b"\0")]
     if words.pop() or len(words) % 2:
-        raise PolicyError("is cut short", where=path, hint=f"remove {path}")
+        raise PolicyError("is truncated", where=path, hint=f"remove {path}")
     return frozenset(zip(words[::2], words[1::2], strict=True))

@@ -57,7 +57,7 @@ def read_conf(text: str, shown: str, origin: Origin) -> Fragment:
     reader = _ConfReader(Values(Expander(origin)))
     if text and not text.endswith("\n"):
         raise PolicyError(
-            "the file ends in the middle of a line",
+            "the last line of the file has no line break",
             where=f"{shown}:{text.count(chr(10)) + 1}",
             hint="end the last line with a line break",
         )
@@ -116,8 +116,8 @@ class _ConfReader:
         if not on_or_off(value, source):
             raise wrong(
                 source,
-                f"a file can not turn {switch.value} off",
-                hint=f"on the command line: --off {switch.value}",
+                f"a file cannot turn {switch.value} off",
+                hint=f"give it on the command line: --off {switch.value}",
             )
         if switch is Switch.AUDIT:
             self.audit = Sourced(True, source)
@@ -125,9 +125,9 @@ class _ConfReader:
     def _limit(self, words: list[str], source: Source) -> None:
         name = words[0]
         if name not in LIMITS:
-            raise wrong(source, f"there is no limit {name!r}", hint=did_you_mean(name, LIMITS))
+            raise wrong(source, f"unknown limit {name!r}", hint=did_you_mean(name, LIMITS))
         if name in self.limits:
-            raise wrong(source, f"{name} stands in line {self.limits[name].source.line} already")
+            raise wrong(source, f"{name} is already in line {self.limits[name].source.line}")
         digits = words[1] if len(words) == 2 else ""
         if not (
             digits.isascii()
@@ -142,7 +142,9 @@ class _ConfReader:
 
     def _scalar(self, directive: str, value: str, source: Source) -> None:
         if directive in self.scalars:
-            raise wrong(source, f"stands in line {self.scalars[directive].source.line} already")
+            raise wrong(
+                source, f"this directive is already in line {self.scalars[directive].source.line}"
+            )
         self.scalars[directive] = Sourced(value, source)
 
     def fragment(self) -> Fragment:
@@ -212,7 +214,7 @@ class _ConfReader:
 def one_word(value: str, source: Source) -> str:
     words = value.split()
     if len(words) > 1:
-        raise wrong(source, f"one word is expected, {words[1]!r} is too much")
+        raise wrong(source, f"expected one word; {words[1]!r} is too much")
     return value
 
 

@@ -138,7 +138,7 @@ def _provider(table: Table) -> Provider:
     table.allow_only(("name", "model"))
     name = table.string("name")
     if name is None:
-        raise table.wrong("name", "a provider without a name")
+        raise table.wrong("name", "a provider has no name")
     return Provider(name=name, model=table.string("model"))
 
 
@@ -201,7 +201,7 @@ def tightened(tools: ToolSettings, wanted: ToolSettings) -> ToolSettings:
             continue
         if key not in ("denied_paths", "denied_commands"):
             raise PolicyError(
-                f"a request can not loosen {key}, only make it stricter", where=str(source)
+                f"a request cannot make {key} weaker, only stricter", where=str(source)
             )
     return merge(Policy(profiles=(), tools=tools), Policy(profiles=(), tools=wanted)).tools
 

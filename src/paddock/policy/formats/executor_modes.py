@@ -101,10 +101,12 @@ class WslSandboxConfig:
 
     def __post_init__(self) -> None:
         if not self.rootfs_url.startswith("https://"):
-            raise UsageError(f"rootfs_url: only https is fetched: {self.rootfs_url!r}")
+            raise UsageError(
+                f"rootfs_url: Paddock fetches only https addresses: {self.rootfs_url!r}"
+            )
         if not self.rootfs_sha256:
             if self.rootfs_url != _ALPINE_URL:
-                raise UsageError("rootfs_url: another one needs its own rootfs_sha256")
+                raise UsageError("rootfs_url: a custom address needs its own rootfs_sha256")
             object.__setattr__(self, "rootfs_sha256", _ALPINE_SHA256)
         if not _DIGEST.fullmatch(self.rootfs_sha256):
             raise UsageError(
@@ -116,7 +118,7 @@ class WslSandboxConfig:
         if self.packages and PACKAGES not in self.package_install_command:
             raise UsageError(f"package_install_command: {PACKAGES} is missing from it")
         if self.user is not None and not re.fullmatch("[a-z_][a-z0-9_-]{0,31}", self.user):
-            raise UsageError(f"user: not a name for one: {self.user!r}")
+            raise UsageError(f"user: not a valid user name: {self.user!r}")
 
     @property
     def installed_in(self) -> str:
@@ -126,7 +128,8 @@ class WslSandboxConfig:
         base = os.environ.get("LOCALAPPDATA")
         if base is None:
             raise UsageError(
-                "LOCALAPPDATA is not set", hint="install_path says where the distribution is kept"
+                "LOCALAPPDATA is not set",
+                hint="set install_path to the directory for the distribution",
             )
         return "\\".join((base.rstrip("\\"), "paddock", "wsl-distros", self.distro))
 
@@ -307,7 +310,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the key {key!r} stands there twice")
+            raise ValueError(f"the key {key!r} is given twice")
         found[key] = value
     return found
 

@@ -53,7 +53,7 @@ class Expander:
                 value[1:], source
             )
         if value.startswith("~"):
-            raise wrong(source, f"only your own home has a short name, '~/': {value!r}")
+            raise wrong(source, f"only '~/', your own home, is supported: {value!r}")
         if value == CWD_TOKEN or value.startswith(f"{CWD_TOKEN}/"):
             workspace = self._literal(self.origin.cwd, "the current directory", source)
             return workspace + self.text(value[len(CWD_TOKEN) :], source)
@@ -80,7 +80,7 @@ class Expander:
             if syntax in value:
                 raise wrong(
                     source,
-                    f"{description} holds {syntax!r}, which a pattern can not take literally: {value!r}",
+                    f"{description} contains {syntax!r}, which has a meaning in a pattern: {value!r}",
                 )
         return value
 

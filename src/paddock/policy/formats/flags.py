@@ -116,7 +116,7 @@ def _network(request: Request) -> Network | None:
         other = next(name for name, values in asked.items() if values)
         raise UsageError(
             f"--block-net and {other} contradict each other",
-            hint="without a network there are no hosts",
+            hint="remove --block-net, or remove the other flag",
         )
     if not (request.block_net or any(asked.values())):
         return None
@@ -180,7 +180,7 @@ def _workspace(request: Request) -> Sourced[Workspace] | None:
         if not request.resume or not _SESSION.issuperset(request.resume):
             raise UsageError(
                 f"--resume {request.resume}: not a session",
-                hint="its name is of hexadecimal digits",
+                hint="type `paddock sessions` to list the sessions",
             )
         return Sourced(Workspace.COW, flag("--resume"))
     return Sourced(Workspace.COW, flag("--cow")) if request.cow else None

@@ -61,13 +61,14 @@ class Sections:
         version = table.integer("version", low=-(2**63), high=2**63)
         if version is not None and version.value != VERSION:
             raise table.wrong(
-                "version", f"version {version.value} is not known; this Paddock reads {VERSION}"
+                "version",
+                f"version {version.value} is unknown; this Paddock reads version {VERSION}",
             )
         on_error = table.choice("on_policy_error", Action)
         if on_error is not None and on_error.value is Action.ALLOW:
             raise table.wrong(
                 "on_policy_error",
-                "a rule that can not be judged is never allowed",
+                "Paddock never allows a program that it cannot check",
                 hint="write 'deny'",
             )
         return Meta(
@@ -81,7 +82,7 @@ class Sections:
         names = table.string_or_strings("inherit")
         if "inherit" in table and not names:
             raise table.wrong(
-                "inherit", "names no parent", hint='leave the key out, or write inherit = "base"'
+                "inherit", "no profile is given", hint='remove the key, or write inherit = "base"'
             )
         for name in names:
             if not name.value:
@@ -206,8 +207,8 @@ class Sections:
         if enabled is not None and not enabled.value:
             raise table.wrong(
                 "enabled",
-                "a file can not turn the journal off",
-                hint="on the command line: --off audit",
+                "a file cannot turn the journal off",
+                hint="give it on the command line: --off audit",
             )
         directory = table.string("dir")
         return Audit(
@@ -223,8 +224,8 @@ class Sections:
         if network is not None and network.value is not NetworkMode.NONE:
             raise table.wrong(
                 "network",
-                f"a shell can not have a network of its own: {network.value.value!r}",
-                hint='write "none", or leave it out: then shells reach what the fence lets be reached',
+                f"a shell cannot have its own network: {network.value.value!r}",
+                hint='write "none", or remove the key: then shells have the network of the sandbox',
             )
         env = table.table("env")
         if env is not None:
@@ -287,7 +288,7 @@ class Sections:
                 if name not in CAPABILITIES:
                     raise wrong(
                         source,
-                        f"no kernel has a capability {written!r}",
+                        f"unknown capability {written!r}",
                         hint=did_you_mean(name, CAPABILITIES),
                     )
                 return name
@@ -298,7 +299,7 @@ class Sections:
                     raise wrong(source, f"{written!r} is not one of {', '.join(ID_MAPS)}")
                 return written
             case "hostname" if len(written) > MAX_HOSTNAME_CHARS:
-                raise wrong(source, f"a host name has at most {MAX_HOSTNAME_CHARS} letters")
+                raise wrong(source, f"a host name has at most {MAX_HOSTNAME_CHARS} characters")
             case _:
                 word = self.values.expander.text(written, source)
                 if (
@@ -311,11 +312,13 @@ class Sections:
 
 def _executes(access: Access, execute: Sourced[bool]) -> bool:
     if access is Access.EXEC and not execute.value:
-        raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
+        raise wrong(
+            execute.source, "execute = false contradicts a grant to execute", hint="remove it"
+        )
     if access is Access.WRITE and execute.value:
         raise wrong(
             execute.source,
-            "a grant to write carries no execution",
+            "a write grant cannot have execute",
             hint="read_globs and allow_globs do",
         )
     return execute.value or access is Access.WRITE
@@ -324,11 +327,17 @@ def _executes(access: Access, execute: Sourced[bool]) -> bool:
 def _creatable(grant: Grant, source: Source) -> bool:
     glob = Glob.parse(grant.pattern)
     if grant.access not in (Access.WRITE, Access.ALLOW):
-        raise wrong(source, "only what may be written is made", hint="write_globs and allow_globs")
+        raise wrong(
+            source, "create needs a grant that allows writing", hint="write_globs and allow_globs"
+        )
     if grant.optional:
-        raise wrong(source, "what is made is never missing", hint="leave the trailing '?' out")
+        raise wrong(
+            source, "a created directory cannot be optional", hint="remove the trailing '?'"
+        )
     if glob.root != "/" or not glob.exact:
         raise wrong(
-            source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**"
+            source,
+            f"create needs one whole directory, not a pattern: {grant.pattern}",
+            hint="write /x/**",
         )
     return True

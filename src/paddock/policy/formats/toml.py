@@ -38,7 +38,7 @@ def document(text: str, shown: str) -> Table:
         # Checked before parsing: reading a key takes time and memory quadratic in its parts.
         if line.partition("=")[0].count(".") > MAX_KEY_PARTS:
             raise PolicyError(
-                f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
+                f"the key has more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
             )
     try:
         values = tomllib.loads(text)
@@ -63,13 +63,9 @@ def _not_toml(text: str, shown: str, message: str) -> PolicyError:
         error_text = f"the file ends too early: {error_text}"
     if error_text == "Cannot overwrite a value":
         key = text.split("\n")[line - 1].partition("=")[0].strip()
-        error_text = (
-            f"the key {key!r} stands here a second time"
-            if key
-            else "a key stands here a second time"
-        )
+        error_text = f"the key {key!r} is given twice" if key else "this key is given twice"
     elif error_text.startswith("Cannot declare"):
-        error_text = "this section stands here a second time"
+        error_text = "this section is given twice"
     return PolicyError(f"not valid TOML: {error_text}", where=f"{shown}:{line}")
 
 
@@ -83,8 +79,8 @@ class _TomlReader:
         if isinstance(document.values.get("filesystem"), str):
             raise document.wrong(
                 "filesystem",
-                "a file can not turn the file layer off",
-                hint="on the command line: --off landlock",
+                "a file cannot turn the file layer off",
+                hint="give it on the command line: --off landlock",
             )
         document.allow_only(SECTIONS)
         sections, rules = Sections(self.values), RuleReader(self.values)

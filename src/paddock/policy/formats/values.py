@@ -28,10 +28,10 @@ class Values:
         if glob.floating or (glob.prefix == "/" and (at_workspace or not whole)):
             raise wrong(
                 source,
-                f"the grant {written!r} names no directory: it would open the whole machine",
+                f"the grant {written!r} would open the whole machine",
                 hint="start paddock in a project directory"
                 if at_workspace
-                else "name the directories that are needed",
+                else "name the directories that the command needs",
             )
         return Grant(
             access=access,
@@ -45,7 +45,7 @@ class Values:
         optional = written.endswith("?")
         glob = self.pattern(written[:-1] if optional else written, source)
         if glob.prefix == "/" and glob.exact:
-            raise wrong(source, f"the deny {written!r} would leave nothing at all")
+            raise wrong(source, f"the deny {written!r} would deny every path")
         return Deny(pattern=glob.text, source=source, optional=optional)
 
     def opened(self, written: str, source: Source) -> Sourced[str]:
@@ -55,7 +55,7 @@ class Values:
             raise wrong(
                 source,
                 f"{written!r} would open every protected name",
-                hint="name the ones that are needed",
+                hint="name the names that the command needs",
             )
         return Sourced(glob.text, source)
 
@@ -69,9 +69,7 @@ class Values:
         except GlobError as error:
             raise wrong(source, str(error), hint=_pattern_hint(text)) from None
         if glob.text.endswith("?"):
-            raise wrong(
-                source, f"a name that ends in '?' can not be written as a pattern: {glob.text!r}"
-            )
+            raise wrong(source, f"a pattern cannot express a name that ends in '?': {glob.text!r}")
         return glob
 
     def path(self, written: str, source: Source) -> str:
@@ -87,7 +85,7 @@ class Values:
         if written not in table():
             raise wrong(
                 source,
-                f"no kernel has a system call {written!r}",
+                f"unknown system call {written!r}",
                 hint=did_you_mean(written, table()),
             )
         return Sourced(written, source)
@@ -106,10 +104,10 @@ class Values:
 
     def env_setting(self, name: str, value: str, source: Source) -> tuple[str, Sourced[str]]:
         if "*" in name:
-            raise wrong(source, f"a variable to set needs its whole name: {name!r}")
+            raise wrong(source, f"a variable to set needs its full name, without '*': {name!r}")
         self.env_name(name, source)
         if "\0" in value:
-            raise wrong(source, f"the value of {name} holds a NUL byte")
+            raise wrong(source, f"the value of {name} contains a NUL byte")
         if source.file != COMMAND_LINE:
             value = self.expander.text(value, source)
         return name, Sourced(value, source)

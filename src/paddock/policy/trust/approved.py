@@ -74,8 +74,8 @@ def read_approved(text: str, shown: str, origin: Origin) -> Approved:
         if rule.action is not Action.ALLOW:
             raise written.wrong(
                 "action",
-                f"the rule {rule.id!r} does not allow, and this file is for what was approved",
-                hint="what is denied or asked about belongs to a policy",
+                f"the rule {rule.id!r} is not an allow rule, and this file holds approvals only",
+                hint="write deny and ask rules in a policy",
             )
     reader.check_regexes()
     hosts, tools = map(_host, table.tables("host")), map(_tool, table.tables("tool"))
@@ -86,12 +86,12 @@ def _host(table: Table) -> Sourced[Destination]:
     table.allow_only(("name",))
     written = table.string("name")
     if written is None:
-        raise table.wrong("name", "a host without a name")
+        raise table.wrong("name", "the host has no name")
     host = allowed_host(written.value, written.source)
     if host.value.port is None or host.value.host.startswith(("*", "@")):
         raise table.wrong(
             "name",
-            f"{written.value!r} is not one host at one port, and nobody was asked about more",
+            f"{written.value!r} is not one host at one port; an approval covers no more",
         )
     return host
 
@@ -100,7 +100,5 @@ def _tool(table: Table) -> ToolApproval:
     table.allow_only(("tool", "cwd", "subject"))
     tool, cwd, subject = table.string("tool"), table.string("cwd"), table.strings("subject")
     if tool is None or cwd is None or not subject:
-        raise table.wrong(
-            "tool", "an approval names a tool, a directory (cwd) and what it is about (subject)"
-        )
+        raise table.wrong("tool", "an approval needs a tool, a directory (cwd) and a subject")
     return ToolApproval(tool=tool.value, cwd=cwd.value, subject=tuple(one.value for one in subject))

@@ -58,7 +58,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
         )
     data, found = _read_file(real, shown)
     if Identity.of(found) != walk.end.object:
-        raise PolicyError("was replaced while it was read", where=shown, hint="start again")
+        raise PolicyError("changed while Paddock read it", where=shown, hint="start again")
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
     return PolicyText(
@@ -80,7 +80,7 @@ def decode(data: bytes, shown: str) -> str:
     nul = data.find(b"\0")
     if nul >= 0:
         raise PolicyError(
-            "holds a NUL byte: the file is damaged or cut short", where=_at(shown, data, nul)
+            "contains a NUL byte: the file is damaged or truncated", where=_at(shown, data, nul)
         )
     try:
         return data.decode("utf-8")
@@ -98,14 +98,14 @@ def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise PolicyError(f"can not be read: {reason_of(error)}", where=shown) from None
+        raise PolicyError(f"cannot be read: {reason_of(error)}", where=shown) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise PolicyError("is not a regular file", where=shown)
         data = read_all(descriptor, shown)
     except OSError as error:
-        raise PolicyError(f"can not be read: {reason_of(error)}", where=shown) from None
+        raise PolicyError(f"cannot be read: {reason_of(error)}", where=shown) from None
     finally:
         os.close(descriptor)
     return data, found
@@ -118,7 +118,7 @@ def _check_owner_and_mode(found: os.stat_result, origin: Origin, shown: str) -> 
         raise PolicyError(
             f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
             where=shown,
-            hint=f"chmod go-w {shlex.quote(shown)}",
+            hint=f"type `chmod go-w {shlex.quote(shown)}`",
         )
 
 
@@ -127,7 +127,7 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
         found = os.stat(directory)
     except OSError as error:
         raise PolicyError(
-            f"its directory {directory} can not be examined: {reason_of(error)}", where=shown
+            f"its directory {directory} cannot be examined: {reason_of(error)}", where=shown
         ) from None
     if found.st_uid not in (origin.uid, 0):
         raise PolicyError(
@@ -139,7 +139,7 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
             f"its directory {directory} is writable by others (mode "
             f"{stat.S_IMODE(found.st_mode):04o})",
             where=shown,
-            hint=f"chmod go-w {shlex.quote(directory)}",
+            hint=f"type `chmod go-w {shlex.quote(directory)}`",
         )
 
 
@@ -176,7 +176,7 @@ def require_agreement(
         if origin.trusted.knows(file.written)
         else "is not trusted yet"
     )
-    hint = f"read it, then: paddock trust {shlex.quote(shown)}{otherwise}"
+    hint = f"read it, then type `paddock trust {shlex.quote(shown)}`{otherwise}"
     raise PolicyError(f"{state}: {why}", where=shown, hint=hint)
 
 
@@ -192,7 +192,7 @@ def trust(path: str, origin: Origin) -> str:
 def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
     """Stores the agreement of the user for a path, in place of an older one."""
     if "\n" in written:
-        raise PolicyError("a path with a line break can not be trusted", where=repr(written))
+        raise PolicyError("a path with a line break cannot be trusted", where=repr(written))
     others = [
         entry
         for entry in TrustedList.read(origin.state_dir, origin.uid).entries

@@ -88,7 +88,9 @@ def current_directory() -> str:
             hint="change to a directory that exists, then try again",
         ) from None
     except OSError as error:
-        raise UsageError(f"the current directory can not be named: {error.strerror}") from None
+        raise UsageError(
+            f"cannot get the path of the current directory: {error.strerror}"
+        ) from None
     if not cwd.startswith("/"):
         raise UsageError(f"the current directory lies outside this mount namespace: {cwd!r}")
     return cwd
@@ -98,7 +100,7 @@ def checked_home(home: str, uid: int, *, said_by: str) -> str:
     """A home that is absolute, not the root directory, and not of another user. A missing home is
     accepted.
     """
-    hint = "give this user a home directory of its own"
+    hint = "give this user its own home directory"
     clean = os.path.normpath(home) if home else ""
     if not clean.startswith("/"):
         raise UsageError(
@@ -118,7 +120,7 @@ def checked_home(home: str, uid: int, *, said_by: str) -> str:
         return clean
     except OSError as error:
         raise UsageError(
-            f"the home directory {clean!r} can not be examined: {error.strerror}", hint=hint
+            f"the home directory {clean!r} cannot be examined: {error.strerror}", hint=hint
         ) from None
     if owner != uid:
         raise UsageError(

@@ -48,7 +48,8 @@ class PathListFile:
                 raise PolicyError(
                     "is not a regular file that only you can write",
                     where=self.path,
-                    hint="see who changed it; without it paddock can not know what earlier runs could write",
+                    hint="find out why the file changed; Paddock needs it to know what earlier "
+                    "runs could write",
                 )
             lines = file.read().split(b"\n")
             return StoredPaths(
@@ -100,9 +101,9 @@ class PathListFile:
 
     def _wrong(self, error: OSError) -> PolicyError:
         return PolicyError(
-            f"can not be used: {error.strerror}",
+            f"cannot be used: {error.strerror}",
             where=self.path,
-            hint="paddock keeps its state there; it can not run behind another fence",
+            hint="Paddock keeps its state there; it cannot run inside another sandbox",
         )
 
 

@@ -81,7 +81,7 @@ class ProfileSearch:
                 f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source)
             )
         if not exists(path):
-            raise PolicyError(f"there is no file {written!r}", where=str(source))
+            raise PolicyError(f"the file {written!r} does not exist", where=str(source))
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
         return FoundProfile(name=name, path=path, shown=shown, rung=None, builtin=False)
 
@@ -111,7 +111,7 @@ class ProfileSearch:
             return None
         if len(paths) > 1:
             raise PolicyError(
-                f"{name!r} is there as .toml and as .conf",
+                f"the profile {name!r} exists as .toml and as .conf",
                 where=directory,
                 hint="remove one of them",
             )
@@ -138,7 +138,7 @@ class ProfileSearch:
         below = self.directories[above + 1 :]
         names = {os.path.splitext(entry)[0] for directory in below for entry in _entries(directory)}
         return PolicyError(
-            f"there is no profile {name!r}; looked in {places}",
+            f"the profile {name!r} does not exist; Paddock looked in {places}",
             where=str(source),
             hint=did_you_mean(name, names),
         )
@@ -163,7 +163,7 @@ def exists(path: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise PolicyError(f"can not be examined: {error.strerror}", where=path) from None
+        raise PolicyError(f"cannot be examined: {error.strerror}", where=path) from None
     return True
 
 

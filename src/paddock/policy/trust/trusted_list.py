@@ -34,14 +34,14 @@ class TrustedList:
         except (FileNotFoundError, NotADirectoryError):
             return cls()
         except OSError as error:
-            raise PolicyError(f"can not be read: {reason_of(error)}", where=path) from None
+            raise PolicyError(f"cannot be read: {reason_of(error)}", where=path) from None
         try:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
                 raise PolicyError(
                     "the list of trusted files is not a regular file that only you can write",
                     where=path,
-                    hint=f"remove {path} and trust your files again",
+                    hint=f"type `rm {path}`, then trust your files again with `paddock trust FILE`",
                 )
             data = read_all(descriptor, path)
         finally:
@@ -67,7 +67,7 @@ class TrustedList:
                     file.write(os.fsencode(sha256) + b"  " + os.fsencode(path) + b"\n")
             os.replace(fresh, store)
         except OSError as error:
-            raise PolicyError(f"can not be written: {reason_of(error)}", where=store) from None
+            raise PolicyError(f"cannot be written: {reason_of(error)}", where=store) from None
 
     def agrees_to(self, sha256: str, path: str) -> bool:
         return (sha256, path) in self.entries

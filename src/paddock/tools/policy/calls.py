@@ -42,8 +42,9 @@ class ToolSpec:
 
 
 DESCRIPTIONS = {
-    Dialect.BASH: "Runs a line of bash: arrays, [[ ]], pipefail, <( ), source and |& work.",
-    Dialect.SH: "Runs a line of POSIX sh. There is no bash: arrays, [[ ]], pipefail, <( ), source and |& do not work.",
+    Dialect.BASH: "Run a bash command line: arrays, [[ ]], pipefail, <( ), source and |& work.",
+    Dialect.SH: "Run a POSIX sh command line. Bash is not available: arrays, [[ ]], pipefail, <( "
+    "), source and |& do not work.",
 }
 
 _READ, _WRITE = frozenset({Effect.READ}), frozenset({Effect.WRITE})
@@ -89,7 +90,7 @@ BUILTIN_TOOLS = (
 
 def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> str | None:
     if not isinstance(call.arguments, Mapping):
-        return "the arguments are no mapping"
+        return "the arguments are not a mapping"
     for name, kind in spec.required.items():
         if name not in call.arguments:
             return f"{spec.name} needs {name!r}"
@@ -111,9 +112,9 @@ def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> 
     if spec.command is not None:
         command = call.arguments.get(spec.command)
         if not isinstance(command, str) or not command.strip():
-            return f"{spec.name} is given no command"
+            return f"the command of {spec.name} is empty"
         if "\0" in command:
-            return "the command holds a NUL byte"
+            return "the command contains a NUL byte"
     if not isinstance(cwd, str) or "\0" in cwd or (platform != "win32" and not cwd.startswith("/")):
         return "the working directory is not an absolute path"
     return None

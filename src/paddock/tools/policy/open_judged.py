@@ -33,7 +33,7 @@ def open_straight(path: str, flags: int, mode: int = 0o666) -> int:
     now.
     """
     if not path.startswith("/") or any(name in (".", "..") for name in path.split("/")):
-        raise ValueError(f"not a straight path: {path!r}")
+        raise ValueError(f"not an absolute path without '.' and '..': {path!r}")
     flags |= _ALWAYS_PATH if flags & os.O_PATH else _ALWAYS
     if _has_openat2():
         return _openat2(path, flags, mode if flags & os.O_CREAT else 0)

@@ -35,8 +35,8 @@ class Guess:
     others: tuple[str, ...]
 
     def __str__(self) -> str:
-        parts = [f"judged as paths: {', '.join(self.judged)}"] if self.judged else []
-        parts += [f"not judged: {', '.join(self.others)}"] if self.others else []
+        parts = [f"checked as paths: {', '.join(self.judged)}"] if self.judged else []
+        parts += [f"not checked: {', '.join(self.others)}"] if self.others else []
         return "; ".join(parts)
 
 

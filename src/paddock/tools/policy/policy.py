@@ -212,7 +212,7 @@ class ToolPolicy:
         if not isinstance(call.name, str) or not isinstance(call.cwd, str | None):
             plain = ToolCall(name=repr(call.name), arguments={})
             return _Judging(plain, self.cwd).deny(
-                Step.ARGUMENTS, "invalid-arguments", "a name or a place is no text"
+                Step.ARGUMENTS, "invalid-arguments", "a name or a path is not text"
             )
         spec = self._specs.get(call.name)
         known = spec is not None
@@ -229,7 +229,11 @@ class ToolPolicy:
         except PathError as error:
             return judging.deny(Step.ARGUMENTS, "invalid-path", str(error))
         if self.read_only and spec.does & {Effect.WRITE, Effect.EXECUTE}:
-            return judging.deny(Step.READ_ONLY, "read-only", f"{call.name} is not for reading only")
+            return judging.deny(
+                Step.READ_ONLY,
+                "read-only",
+                f"read_only is set, and {call.name} does more than read",
+            )
         return (
             self._paths(judging, spec)
             or self._command(judging, spec)
@@ -339,13 +343,13 @@ class ToolPolicy:
 
     def _approval(self, judging: _Judging, spec: ToolSpec, *, known: bool) -> Decision | None:
         judged = f"; {judging.guess}" if judging.guess is not None and str(judging.guess) else ""
-        unsaid = f"nobody said what {spec.name} does{judged}"
+        unsaid = f"{spec.name} has no declared effects{judged}"
         if not judging.settled:
             if spec.command is not None and self._allowed is not None and not self.writes_confined:
                 judging.ask(
                     Step.UNCONFINED,
                     "unconfined-command",
-                    "nothing keeps the command from writing outside allowed_paths",
+                    "the executor cannot stop the command from writing outside allowed_paths",
                 )
             if self.require_approval_for_writes and Effect.WRITE in spec.does:
                 judging.ask(Step.APPROVAL, "approve-writes", f"{spec.name} writes")
@@ -356,7 +360,7 @@ class ToolPolicy:
         if not known and self.unknown_tools is not Action.ALLOW:
             if self.unknown_tools is Action.DENY:
                 return judging.deny(
-                    Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does"
+                    Step.APPROVAL, "unknown-tool", f"{spec.name} has no declared effects"
                 )
             judging.ask(Step.APPROVAL, "unknown-tool", unsaid)
         return judging.question
@@ -372,7 +376,8 @@ class ToolPolicy:
             glob = self._glob(one, "allowed_paths")
             if glob.floating:
                 raise PolicyError(
-                    f"allowed_paths: names no directory: {one!r}", hint=f"write {CWD_TOKEN}/**"
+                    f"allowed_paths: the pattern has no directory: {one!r}",
+                    hint=f"write {CWD_TOKEN}/**",
                 )
             globs += [glob, *self._resolved(glob)]
         return tuple(globs)
@@ -393,7 +398,7 @@ class ToolPolicy:
         for token, value in ((CWD_TOKEN, self.cwd), ("~", self.home)):
             if text == token or text.startswith(f"{token}/"):
                 if "*" in value:
-                    raise PolicyError(f"{key}: {value!r} can not stand in a pattern")
+                    raise PolicyError(f"{key}: a pattern cannot contain {value!r}")
                 text = value + text[len(token) :]
         if not text.startswith(("/", "**/")):
             kind, drive = normal(text, cwd="/", home="/", platform=self.platform)
@@ -520,7 +525,7 @@ class _Judging:
         return self._decided(Action.DENY, step, rule_id, reason)
 
     def allow(self) -> Decision:
-        return self._decided(Action.ALLOW, Step.ALLOW, "allow", "nothing is against it")
+        return self._decided(Action.ALLOW, Step.ALLOW, "allow", "no rule denies it")
 
     def _decided(self, action: Action, step: Step, rule_id: str, reason: str) -> Decision:
         subject = self.subject or (_written(self.call.arguments),)
@@ -551,18 +556,18 @@ def _written(arguments: object) -> str:
     except RecursionError:
         pass
     # An approval is for this call only.
-    return f"{type(arguments).__name__} that can not be written, {os.urandom(16).hex()}"
+    return f"{type(arguments).__name__} that cannot be written, {os.urandom(16).hex()}"
 
 
 def _doubts(reading: Reading) -> Iterator[str]:
     from paddock.shell.words import unknown
 
     if reading.line is None:
-        yield f"the command can not be read: {reading.error}"
+        yield f"the command cannot be parsed: {reading.error}"
         return
     yield from reading.line.doubts
     if any(command.words and unknown(command.words[0]) for command in reading.line.commands):
-        yield "the text does not tell which program is started"
+        yield "the text does not show which program starts"
 
 
 def _own_commands(written: Sequence[str]) -> Iterator[Category]:

@@ -102,5 +102,7 @@ def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_s
         made.rmdir()
     outcome = scene.full.inside(["true"], journal=False)
     assert outcome.exit_code == 0, str(outcome)
-    assert ("finished the last scan of session" in outcome.stderr) is marked, str(outcome)
+    assert ("finished the interrupted last scan of session" in outcome.stderr) is marked, str(
+        outcome
+    )
     assert (scene.left(), list(scene.unfinished.iterdir())) == ([], [])

@@ -103,4 +103,4 @@ def test_doctor_says_that_a_scan_can_not_be_finished(killed: Killed) -> None:
     killed.mark.write_bytes(killed.content[:100])
     outcome = killed.scene.full.outside([killed.scene.full.installation.paddock, "doctor"])
     assert outcome.exit_code != 0, str(outcome)
-    assert f"{killed.mark}, the note of an unfinished scan, is damaged" in outcome.stderr
+    assert f"{killed.mark}, the record of an unfinished scan, is damaged" in outcome.stderr

@@ -35,7 +35,7 @@ SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 def complaints(outcome: Outcome) -> int:
     """How often a command says that something failed."""
-    texts = ("can not be", *(os.strerror(getattr(errno, name)) for name in ERRORS))
+    texts = ("cannot", *(os.strerror(getattr(errno, name)) for name in ERRORS))
     return sum((outcome.stdout + outcome.stderr).count(text) for text in texts)
 
 

@@ -72,7 +72,7 @@ def test_no_link_may_be_on_the_way(tmp_path: Path) -> None:
     worktree(main, tmp_path / "w")
     (tmp_path / "alias").symlink_to(main)
     (tmp_path / "w" / ".git").write_text(f"gitdir: {tmp_path}/alias/.git/worktrees/w\n")
-    assert "a link is on the way" in str(opening(tmp_path / "w"))
+    assert "contains a symbolic link" in str(opening(tmp_path / "w"))
 
 
 @pytest.mark.parametrize("common", ["../../../..", "..", "/"])
@@ -82,7 +82,7 @@ def test_an_entry_that_names_another_common_directory_is_no_worktree(
     main = repository(tmp_path / "r")
     worktree(main, tmp_path / "w")
     (main / ".git" / "worktrees" / "w" / "commondir").write_text(common + "\n")
-    assert "is no worktree of" in str(opening(tmp_path / "w"))
+    assert "is not a worktree of" in str(opening(tmp_path / "w"))
 
 
 def test_a_repository_that_is_gone_opens_nothing(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_repository_that_is_gone_opens_nothing(tmp_path: Path) -> None:
     here = repository_of(f"{tmp_path}/w", looked)
     assert here
     shutil.rmtree(main)
-    assert "is not there" in str(opening_of(here, looked, uid=os.getuid()))
+    assert "does not exist" in str(opening_of(here, looked, uid=os.getuid()))
 
 
 def test_relative_names_are_followed_as_git_writes_them(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_store_cut_short_is_an_error_and_not_half_believed(
     tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / "worktrees").write_bytes(content)
-    with pytest.raises(Exception, match="cut short"):
+    with pytest.raises(Exception, match="truncated"):
         Links.read(str(tmp_path), os.getuid())
 
 

@@ -97,7 +97,7 @@ def test_a_file_is_loaded_by_its_path(world: World, tmp_path: Path) -> None:
         ({"max_steps": True}, "max_steps"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": "120"}, "timeout"),
-        ({"provider": {"model": "x"}}, "without a name"),
+        ({"provider": {"model": "x"}}, "has no name"),
         ({"provider": {"name": "x", "key": "y"}}, "key"),
         ([], "expected an object"),
     ],
@@ -210,7 +210,7 @@ def test_a_request_may_only_tighten(
     if loosens is None:
         assert ToolPolicy.of(tightened(server, asked), cwd="/w", home="/h").read_only
         return
-    with pytest.raises(PolicyError, match=f"can not loosen {loosens}"):
+    with pytest.raises(PolicyError, match=f"cannot make {loosens} weaker"):
         tightened(server, asked)
 
 

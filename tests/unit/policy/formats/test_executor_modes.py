@@ -100,7 +100,7 @@ def test_it_is_written_in_python_as_well(world: World) -> None:
         ({"wsl": {"rootfs_url": "http://x/y", "rootfs_sha256": DIGEST}}, "only https"),
         ({"wsl": {"rootfs_sha256": "12"}}, "64 hex digits"),
         ({"wsl": {"package_install_command": "apk add"}}, "missing from it"),
-        ({"wsl": {"user": "a b"}}, "not a name"),
+        ({"wsl": {"user": "a b"}}, "not a valid user name"),
         ({"wsl": {"profile": "x.json"}}, "neither a path nor one of alpine-base, ubuntu-base"),
         ({"wsl": {"distros": 1}}, "unknown key"),
     ],

@@ -45,20 +45,20 @@ def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (RULE.replace("allow", "deny"), r"approved\.toml:3: .*does not allow"),
+        (RULE.replace("allow", "deny"), r"approved\.toml:3: .*is not an allow rule"),
         (
             RULE + RULE.replace("git-1", "b").replace("allow", "ask"),
-            r"approved\.toml:7: .*does not allow",
+            r"approved\.toml:7: .*is not an allow rule",
         ),
-        (RULE + RULE, r"approved\.toml:6: .*stands in line 1 already"),
+        (RULE + RULE, r"approved\.toml:6: .*is already in line 1"),
         ("[meta]\nversion = 1\n" + RULE, r"approved\.toml:1: meta: unknown section"),
         ("[filesystem]\nallow_globs = []\n", r"approved\.toml:1: filesystem: unknown section"),
         (RULE + 'argv_regex = "("\n', r"approved\.toml:5: .*not a regular expression"),
         (RULE + "exf = 1\n", r"approved\.toml:5: .*unknown key"),
         ('[[host]]\nname = "a.example"\n', r"approved\.toml:2: .*not one host at one port"),
         ('[[host]]\nname = "*.a.example:443"\n', r"approved\.toml:2: .*not one host at one port"),
-        ('[[host]]\nname = "169.254.169.254:80"\n', r"approved\.toml:2: .*never reachable"),
-        ("[[host]]\n", r"approved\.toml:1: .*without a name"),
+        ('[[host]]\nname = "169.254.169.254:80"\n', r"approved\.toml:2: .*always denied"),
+        ("[[host]]\n", r"approved\.toml:1: .*has no name"),
         ('[[host]]\nname = "a.example:443"\naction = "deny"\n', r"approved\.toml:3: .*unknown key"),
         ("[[rule\n", r"approved\.toml:1: not valid TOML"),
     ],
@@ -82,7 +82,7 @@ def test_a_file_that_others_can_write_or_that_lies_elsewhere_is_not_believed(wor
 
 def test_it_is_no_profile(world: World) -> None:
     world.user("approved.toml", RULE)
-    with pytest.raises(PolicyError, match="there is no profile 'approved'"):
+    with pytest.raises(PolicyError, match="the profile 'approved' does not exist"):
         world.load(Request(profiles=("approved",)))
 
 

@@ -208,7 +208,7 @@ def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itse
 ) -> None:
     """An agent would write a text that does not grant writing to its own place."""
     path = world.write(world.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
-    assert "could rewrite it" in refused(world, path)
+    assert "could rewrite this file" in refused(world, path)
     world.trust(path)
     assert world.load_file(path)
     world.write(path, "[meta]\ninherit = 'read-only'\n[filesystem]\nread_globs = ['~/**']\n")
@@ -245,7 +245,7 @@ def test_every_way_to_make_it_writable_counts(world: World, pattern: str) -> Non
     if ".." in pattern:
         assert "'..'" in refused(world, path)
     else:
-        assert "could rewrite it" in refused(world, path)
+        assert "could rewrite this file" in refused(world, path)
 
 
 def test_a_readable_place_does_not_count(world: World) -> None:

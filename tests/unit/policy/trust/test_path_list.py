@@ -65,9 +65,9 @@ def test_nothing_to_remember_writes_nothing(state: str) -> None:
 
 def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
-    with pytest.raises(PolicyError, match="can not be used"):
+    with pytest.raises(PolicyError, match="cannot be used"):
         WritableHistory.record(str(tmp_path / "state"), [follow("/srv")])
-    with pytest.raises(PolicyError, match="can not be used"):
+    with pytest.raises(PolicyError, match="cannot be used"):
         JournalHistory.record(str(tmp_path / "state"), ["/srv"])
 
 

@@ -78,7 +78,7 @@ def test_a_file_elsewhere_may_inherit_its_own_name(world: World) -> None:
 def test_inheriting_ones_own_name_on_the_last_rung_is_not_found(world: World) -> None:
     world.user("lonely.conf", "inherit lonely\n")
     error = world.refuse_request(Request(profiles=("lonely",)))
-    assert "there is no profile 'lonely'" in error.message
+    assert "the profile 'lonely' does not exist" in error.message
     assert str(world.config) not in error.message.partition("looked in")[2]
 
 
@@ -115,7 +115,7 @@ def test_an_inherited_path_is_relative_to_the_file(world: World) -> None:
 
 
 def test_a_missing_path_is_an_error(world: World) -> None:
-    assert "there is no file" in world.refuse_request(Request(policies=("./nope.toml",))).message
+    assert "does not exist" in world.refuse_request(Request(policies=("./nope.toml",))).message
 
 
 def test_one_name_in_two_formats_is_an_error(world: World) -> None:
@@ -131,7 +131,7 @@ def test_a_found_but_wrong_file_is_never_skipped(world: World) -> None:
 
 def test_a_dangling_link_is_found_and_wrong(world: World) -> None:
     (world.config / "strict.toml").symlink_to(world.config / "gone.toml")
-    assert "can not be read" in world.refuse_request(Request(profiles=("strict",))).message
+    assert "cannot be read" in world.refuse_request(Request(profiles=("strict",))).message
 
 
 def test_a_link_out_of_the_config_directory_is_refused_by_name_and_read_by_path(

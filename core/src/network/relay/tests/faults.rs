@@ -19,8 +19,8 @@ fn an_unreachable_host_is_a_failure_not_a_denial() {
         world.name("good.example", "93.184.216.34");
         world.name("empty.example", "");
         for (name, reason) in [
-            ("good.example", "it can not be reached"),
-            ("nowhere.example", "there is no such name"),
+            ("good.example", "cannot connect"),
+            ("nowhere.example", "the name does not exist"),
             ("empty.example", "the name has no address"),
         ] {
             let mut client = world.dial(name);

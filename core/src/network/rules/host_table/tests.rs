@@ -359,7 +359,7 @@ fn a_route_has_a_name_and_its_upstream_is_denied() {
         assert_eq!(decision("paddock.internal", port).0, "deny");
         assert_eq!(decision("denied.paddock.internal", port).1, rule("no.toml:1"));
         // Not even by a rule that allows it.
-        let guarded = Some("a route with endpoint rules leads there, and no other way does");
+        let guarded = Some("only a route with endpoint rules leads to this host");
         assert_eq!(decision("shut.example", port), ("deny", rule("shut.toml:3"), guarded));
         assert_eq!(decision("open.example", port).0, "deny");
     }
