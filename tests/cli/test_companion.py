@@ -237,7 +237,8 @@ def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> Non
     with asked(fence, "sleep 1000", background=True) as (core, screen):
         core.ask(question())
         screen.shows(
-            "paddock: a question waits for your answer; type `fg` to bring the job to the foreground"
+            "paddock: a question waits for your answer; "
+            "type `fg` to bring the job to the foreground"
         )
         screen.line("echo shell-$((1+1))")
         screen.shows("shell-2")

@@ -1,8 +1,8 @@
 """The messages of Paddock, read from the source of both languages.
 
 A message is a string of at least three words, or of two words and a value, or the help text of an
-option. Docstrings, comments, Rust test modules and the contract of executors have none. A value in a
-message is written as ``{}``.
+option. Docstrings, comments, Rust test modules and the contract of executors have none. A value in
+a message is written as ``{}``.
 
     python -m tests.unit.messages            prints the list, with the files of each message
     python -m tests.unit.messages --write    writes the list to golden/messages.txt
@@ -73,7 +73,7 @@ def python_messages(text: str) -> Iterator[str]:
         match node:
             case ast.JoinedStr(values=values):
                 message = "".join(
-                    part.value if isinstance(part, ast.Constant) else "{}" for part in values
+                    str(part.value) if isinstance(part, ast.Constant) else "{}" for part in values
                 )
             case ast.Constant(value=str(message)):
                 pass

@@ -101,7 +101,11 @@ def _modes(*, as_json: bool) -> int:
         say(f"  network  {held.network}")
         say(
             "  asked    "
-            f"{'about every command, if allowed_paths is set' if held.forced_ask else 'as the policy says'}"
+            + (
+                "about every command, if allowed_paths is set"
+                if held.forced_ask
+                else "as the policy says"
+            )
         )
     say(
         "auto       linux on Linux, windows on Windows; refused on other systems, which have no "

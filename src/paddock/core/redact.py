@@ -85,8 +85,9 @@ class Redactor:
 
     def _list(self, value: Sequence[Any]) -> Iterable[Any]:
         """A list may be the words of a command: a flag and its value are two of them."""
-        for is_text, run in itertools.groupby(value, lambda each: isinstance(each, str)):
-            yield from self._ask(_WORDS, list(run)) if is_text else map(self.all_of, run)
+        for is_text, group in itertools.groupby(value, lambda each: isinstance(each, str)):
+            run = list(group)
+            yield from self._ask(_WORDS, run) if is_text else map(self.all_of, run)
 
     def _ask(self, reading: bytes, texts: Sequence[str]) -> list[str]:
         if not any(texts):

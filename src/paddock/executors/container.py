@@ -241,8 +241,8 @@ class ContainerExecutor:
                 for path, said in gone
             ),
             *(
-                f"{path}: this link to {output} appeared in a git directory, and git writes through "
-                "it; remove it before git runs"
+                f"{path}: this link to {output} appeared in a git directory, and git writes "
+                "through it; remove it before git runs"
                 for path, output in links
             ),
         )

@@ -122,7 +122,8 @@ def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
-                    f"{trust.source} names {trust.path}, which contains the workspace, so it cannot "
+                    f"{trust.source} names {trust.path}, which contains the workspace, so it "
+                    "cannot "
                     "be read-only"
                 )
             else:

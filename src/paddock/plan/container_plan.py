@@ -360,7 +360,8 @@ def _warnings(
     remarks = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if host.uid == 0 and section.text("id-map") == "identity":
         remarks.append(
-            f"{section.where('id-map')}: users in the container have the same ids outside: its root "
+            f"{section.where('id-map')}: users in the container have the same ids outside: "
+            "its root "
             "user is root on the host"
         )
     if host.uid != 0 and not container.mappers and accounts.caller_groups:

@@ -50,7 +50,8 @@ class Carving:
         if excepts and requested.writes:
             directories = ", ".join(carved_directories(requested.path, excepts))
             self._warn(
-                f"{requested.source}: {', '.join(excepts)} is denied inside {requested.path}, so the "
+                f"{requested.source}: {', '.join(excepts)} is denied inside {requested.path}, so "
+                "the "
                 f"command cannot create a file directly in {directories}"
                 + (", nor list it" if "read_dir" in ACCESS[requested.access] else "")
             )
@@ -85,7 +86,8 @@ class Carving:
             raise PolicyError(
                 text,
                 where=str(deny.source),
-                hint=f"deny whole files or directories, or narrow the grant ({requested.source}); to "
+                hint=f"deny whole files or directories, or narrow the grant ({requested.source}); "
+                "to "
                 "ignore a deny that cannot be enforced, end it with '?', or write "
                 "filesystem.require_enforced = false for all",
             )

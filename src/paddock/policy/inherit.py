@@ -57,7 +57,8 @@ class Layers:
         written_above = sum(not earlier.builtin for earlier in above)
         if written_above + self._heights.get(real, own) > MAX_WRITTEN_LEVELS:
             raise PolicyError(
-                f"the files inherit more than {MAX_WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
+                f"the files inherit more than {MAX_WRITTEN_LEVELS - 1} levels deep: "
+                f"{_arrows(chain)}",
                 where=chain[0].shown,
             )
         if real in self._heights:

@@ -197,8 +197,8 @@ def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
     except OSError as error:
         raise SessionError(
             f"cannot move your versions in session {one.id} to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to another directory, then type `paddock "
-            f"discard {one.id}` again",
+            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to another directory, then type "
+            f"`paddock discard {one.id}` again",
         ) from None
     return target
 

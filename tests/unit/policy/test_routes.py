@@ -107,7 +107,7 @@ def test_a_credential_says_where_the_secret_lies(
         ("env = { 'A B' = 'x' }", 3, "not the name of an environment variable"),
         ("inspect = 'yes'", 3, "expected true or false"),
         ("endpoint_rules = [{ method = 'GET', path = '/v*' }]", 3, "must be a whole segment"),
-        ("endpoint_rules = [{ method = 'GET', path = '/a/../b' }]", 3, "segment cannot be compared"),
+        ("endpoint_rules = [{ method='GET', path = '/a/../b' }]", 3, "segment cannot be compared"),
         ("endpoint_rules = [{ method = 'GET', path = '/a?b' }]", 3, "segment cannot be compared"),
         ("endpoint_rules = [{ method = 'GET', path = '/a%20b' }]", 3, "segment cannot be compared"),
         ("endpoint_rules = [{ method = 'GET', path = '/a//b' }]", 3, "empty segment"),

@@ -74,7 +74,8 @@ def trusted_by(
                     pending.append(path)
                     if len(known) > MAX_CONFIG_FILES:
                         raise PolicyError(
-                            f"git's configuration includes more than {MAX_CONFIG_FILES} files ({source})",
+                            f"git's configuration includes more than {MAX_CONFIG_FILES} files "
+                            f"({source})",
                             hint="Paddock must read every file that git obeys, to protect it: "
                             "include fewer files",
                         )

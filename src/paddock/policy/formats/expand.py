@@ -80,7 +80,8 @@ class Expander:
             if syntax in value:
                 raise wrong(
                     source,
-                    f"{description} contains {syntax!r}, which has a meaning in a pattern: {value!r}",
+                    f"{description} contains {syntax!r}, which has a meaning in a pattern: "
+                    f"{value!r}",
                 )
         return value
 
