@@ -20,7 +20,7 @@ RUN_BY = {
         "approve/page_server.py", "approve/server_socket.py", "approve/web.py", "cli/approvals.py",
     ),
     "unit/approve/test_approvals.py": ("approve/forwarded.py",),
-    "unit/approve/test_messages.py": ("approve/model.py",),
+    "unit/approve/test_messages.py": ("approve/questions.py",),
     # cli
     "cli/test_audit.py": ("cli/audit.py",),
     "cli/test_bad_input.py": ("cli/terminal_output.py",),
@@ -48,7 +48,7 @@ RUN_BY = {
         "executors/exec_server.py", "executors/host.py", "executors/output.py",
         "executors/process_tree.py", "executors/ssh.py", "testing/checks/endings.py",
         "testing/checks/inputs.py", "testing/checks/results.py", "testing/checks/shells.py",
-        "testing/executor.py", "testing/place.py",
+        "testing/executor.py", "testing/executor_under_test.py",
     ),
     "system/processes/test_session.py": (
         "session/run_sync.py", "session/sandbox.py", "session/shutdown.py", "session/tools.py",
@@ -56,7 +56,7 @@ RUN_BY = {
     "system/processes/test_session_denials.py": ("executors/denials.py",),
     "system/workspace/test_session_worktrees.py": ("session/worktree.py",),
     "unit/executors/test_interface.py": (
-        "executors/asyncio_process.py", "executors/run.py", "executors/shells.py",
+        "executors/asyncio_process.py", "executors/run.py", "executors/background_shells.py",
     ),
     "unit/executors/test_windows.py": ("executors/win32.py",),
     # explain, host, journal, launch
@@ -103,11 +103,10 @@ RUN_BY = {
         "shell/posix_differences.py", "shell/programs.py", "shell/state.py",
         "shell/unparsed_text.py", "shell/walk.py", "shell/words.py", "shell/wrappers.py",
     ),
-    "unit/text/test_redact.py": ("text/shell_syntax.py",),
     # tools
     "unit/tools/policy/test_policy.py": ("tools/policy/calls.py", "tools/policy/path_arguments.py"),
     "unit/tools/test_dispatch.py": ("tools/commands.py", "tools/result.py"),
-    "unit/tools/test_files.py": ("tools/place.py",),
+    "unit/tools/test_file_tools.py": ("tools/opened_name.py",),
     # workspace
     "system/workspace/test_conflicts.py": ("cli/apply.py", "workspace/conflicts.py"),
     "system/workspace/test_histories.py": (
@@ -118,20 +117,20 @@ RUN_BY = {
     "system/workspace/test_masks.py": ("workspace/masked_names.py",),
     "system/workspace/test_protected_changes.py": (
         "workspace/git_state.py", "workspace/repositories.py", "workspace/review.py",
-        "workspace/trusted_paths.py",
+        "workspace/trusted_outside.py",
     ),
     "system/workspace/test_renames.py": ("workspace/renames.py",),
     "system/workspace/test_sessions.py": (
         "cli/chosen.py", "cli/discard.py", "cli/sessions.py", "workspace/sessions.py",
     ),
-    "unit/workspace/test_record.py": ("workspace/model.py",),
+    "unit/workspace/test_record.py": ("workspace/change.py",),
     "unit/workspace/test_replace_file.py": ("workspace/apply.py",),
 }  # fmt: skip
 
 NO_LOGIC = {
     "errors.py": "exception types",
-    "host/model.py": "types",
-    "plan/model.py": "types; every test of the plan builds them",
+    "host/facts.py": "types",
+    "plan/plan.py": "types; every test of the plan builds them",
     "policy/formats/fragment.py": "one type",
     "policy/model.py": "types; every test of a policy builds them",
     "shell/dialect.py": "one enum",
@@ -148,7 +147,9 @@ WITHOUT_SOURCE = {
     "shell/test_random_texts.py": "the whole package against real shells",
     "shell/test_real_shells.py": "the whole package against real shells",
     "test_api.py": "what the package exports",
+    "test_document_links.py": "the links in the documents",
     "test_layers.py": "the imports of both languages",
+    "test_messages.py": "the messages of both languages",
     "test_mirror.py": "this file",
     "test_promises.py": "SECURITY.md",
     "test_type_names.py": "the names of all types",
