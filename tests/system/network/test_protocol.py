@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import json
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from tests.support.clients import Clients
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
 from tests.support.programs import SOURCES
-from tests.support.stress import LEVEL
+from tests.support.stress import LEVEL, seed_source
 from tests.system.network.protocol import (
     DENIED,
     KINDS,
@@ -33,6 +32,7 @@ from tests.system.network.protocol import (
 
 SEEDS = Path(__file__).with_name("protocol_seeds.txt")
 CONNECTIONS = 150
+CHANCE = seed_source(7)
 SECRET = "sk-protocol-0123456789abcdef"
 _NAMES = {
     (way, kind): f"{way}-{kind}.protocol.example" for way in ("relay", "inspect") for kind in KINDS
@@ -45,7 +45,7 @@ def kept() -> list[int]:
 
 
 def seeds() -> list[int]:
-    return [*kept(), *(random.SystemRandom().randrange(1 << 32) for _ in range(LEVEL))]
+    return [*kept(), *(CHANCE.randrange(1 << 32) for _ in range(LEVEL))]
 
 
 def doors(served: dict[str, list[Upstream]]) -> list[Door]:
