@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn each_reading_gives_as_many_texts() {
-        let cases: [(u8, &[&[u8]], &[&[u8]]); 5] = [
+        type Texts<'t> = &'t [&'t [u8]];
+        let cases: [(u8, Texts<'_>, Texts<'_>); 5] = [
             (b't', &[b"token=x1;b", b"", b"\xff"], &[b"token=[redacted];b", b"", b"\xff"]),
             (b'c', &[b"password=x;evil"], &[b"password=[redacted];evil"]),
             (b'p', &[b"+don't https://a:x;evil@b"], &[b"+don't https://a:[redacted];evil@b"]),

@@ -298,7 +298,7 @@ mod tests {
             } else {
                 // Below a file nothing can be: the file stands for all of it.
                 let file = (path == "file/x").then(|| identity(&root.join("file")));
-                assert_eq!(followed.place.object, file, "{path}");
+                assert_eq!(followed.resolved.object, file, "{path}");
             }
             assert!(followed.resolved.is_within(identity(&root)), "{path}");
             for link in &followed.links {

@@ -36,10 +36,8 @@ impl<'t> Relay<'t> {
         reason: Option<&str>,
     ) -> Turn {
         if reason.is_some() {
-            self.decisions.report(&RelayDecision {
-                reason: reason,
-                ..RelayDecision::denial(DecisionLayer::Connect)
-            });
+            self.decisions
+                .report(&RelayDecision { reason, ..RelayDecision::denial(DecisionLayer::Connect) });
         }
         connection.refuse_greeting(response, &mut self.tools, self.now)
     }
