@@ -65,6 +65,12 @@ pub fn checked() -> impl Iterator<Item = &'static CStr> {
     git_table::table().checked.iter().map(|name| &**name)
 }
 
+/// May this directory have such names?
+pub fn has_checked_parts(names: &NamePatterns, dir: &Dir<'_>, parts: GitParts) -> bool {
+    let named = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
+    named && dir.tree.writable && dir.is_in_git(names)
+}
+
 /// The read-only parts of every git directory, as patterns without a beginning.
 pub fn protected() -> impl Iterator<Item = Text> {
     git_table::table().protected().filter_map(|name| Text::from_bytes(name.into_bytes()).ok())

@@ -315,6 +315,40 @@ impl Guard {
         Ok(true)
     }
 
+    /// Judges the state of the git directories of the start. Writes to a file that exists make no
+    /// event. False: a directory can not be opened, and everything has to be scanned.
+    pub(super) fn check_known_state(&mut self) -> Result<bool, GuardError> {
+        for number in std::mem::take(&mut self.state.git_state) {
+            let found = self.approach(number);
+            let Some(node) = self.state.nodes.get(number) else { continue };
+            let open_dir = match found {
+                Ok(true) => self.open_dirs.last(),
+                Ok(false) => continue, // It does not exist any more.
+                Err(_) => return Ok(false),
+            };
+            let Some(open_dir) = open_dir else { return Ok(false) };
+            let dir = Dir {
+                tree: &self.roots.trees[node.tree],
+                tree_index: node.tree,
+                fd: open_dir.fd.as_fd(),
+                path: &open_dir.path,
+                identity: node.identity,
+                state: node.state,
+                below: node.below,
+                folding: node.folding,
+                numbers_agree: false,
+                node: number,
+            };
+            let mut handler = NameHandler {
+                inotify: self.inotify.as_fd(),
+                roots: &self.roots,
+                state: &mut self.state,
+            };
+            handler.check_state(&mut self.names, &dir, true)?;
+        }
+        Ok(true)
+    }
+
     /// Is the name without meaning? Nearly every new file is.
     fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
         let Some(node) = self.state.nodes.get(number) else { return true };

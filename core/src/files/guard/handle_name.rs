@@ -15,7 +15,7 @@ use crate::files::scan::{self, GitLink};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
-use crate::kernel::open_beneath;
+use crate::kernel::{filesystem, open_beneath};
 use crate::kernel::resolved_path::{Identity, Object};
 
 use super::guard_state::GuardState;
@@ -279,19 +279,21 @@ impl NameHandler<'_> {
     }
 
     /// Checks the state that git left behind and trusts. During the run git rewrites it all the
-    /// time.
-    fn check_state(
+    /// time. `quiet`: the names are those of the start, so a file that was not written since is
+    /// left out.
+    pub fn check_state(
         &mut self,
         names: &mut NamePatterns,
         dir: &Dir<'_>,
-        parts: GitParts,
+        quiet: bool,
     ) -> Result<(), GuardError> {
-        let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
-        if !self.state.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
-            return Ok(());
-        }
+        let keeps_ctime = filesystem::keeps_ctime_of_mappings(dir.fd);
         for name in git::checked() {
-            if self.stat(dir, name)?.is_none() {
+            let Some(stat) = self.stat(dir, name)? else { continue };
+            let is_old = keeps_ctime
+                && Identity::from(&stat).device() == dir.identity.device()
+                && (stat.st_ctime, stat.st_ctime_nsec as i64) < self.state.since;
+            if is_old && quiet {
                 continue;
             }
             let path = dir.absolute(name.to_bytes())?;
@@ -509,7 +511,11 @@ impl Visitor for NameHandler<'_> {
         dir: &Dir<'_>,
         parts: GitParts,
     ) -> Result<(), GuardError> {
-        let checked = self.check_state(names, dir, parts);
+        let checked = if self.state.finishing && git::has_checked_parts(names, dir, parts) {
+            self.check_state(names, dir, false)
+        } else {
+            Ok(())
+        };
         checked.and(self.take_trap(&names.git, dir, parts))
     }
 

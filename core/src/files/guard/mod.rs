@@ -171,7 +171,7 @@ impl Guard {
             })?;
         let covers = std::mem::take(&mut scan_trees.covers);
         let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
-        let state = GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees);
+        let state = GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees, since);
         let mut guard = Guard {
             inotify,
             names,
@@ -355,8 +355,9 @@ impl Guard {
                 break;
             }
         }
-        if self.quiet && !self.state.blind {
-            return Ok(());
+        if self.quiet && !self.state.blind && self.check_known_state()? {
+            self.state.events.drain(..).for_each(&mut *on_event);
+            return self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()));
         }
         let mut moved = false;
         for _ in 0..MAX_LAST_SCAN_ROUNDS {

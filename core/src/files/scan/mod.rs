@@ -45,6 +45,8 @@ pub struct ScanResult {
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
     pub through: Vec<GitLink>,
+    /// Git directories with state that git trusts, by the visitor's numbers.
+    pub git_state: Vec<u32>,
     /// The denied objects. The guard fills this in when all modes are restored.
     pub masked: Vec<Object>,
 }
@@ -517,6 +519,9 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     /// A bare repository of the start is the user's: it stays, and the files that git executes in
     /// it are locked.
     fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+        if git::has_checked_parts(names, dir, parts) {
+            self.found.git_state.push(dir.node);
+        }
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
