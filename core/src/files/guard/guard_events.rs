@@ -242,7 +242,7 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// Is it a socket, a symlink in a git directory, or another name of a closed file? Asked for
+    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file? Asked for
     /// every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
@@ -266,10 +266,10 @@ impl Guard {
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => self.state.closed(Identity::from(&stat)).is_some(),
             _ if is_copy => false,
+            FileType::Directory => false,
             FileType::Socket => true,
             // `handle_name` finds out whether it is in a git directory.
-            FileType::Symlink => self.names.guards_git,
-            _ => false,
+            _ => self.names.guards_git,
         })
     }
 

@@ -171,7 +171,8 @@ impl Guard {
             })?;
         let covers = std::mem::take(&mut scan_trees.covers);
         let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
-        let state = GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees, since);
+        let state =
+            GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees, since);
         let mut guard = Guard {
             inotify,
             names,
@@ -239,7 +240,11 @@ impl Guard {
             for number in self.state.nodes.directories(index) {
                 let Some(node) = self.state.nodes.get(number) else { continue };
                 let mut dir = Vec::new();
-                let links = self.state.through.iter().filter(|link| link.dir == node.identity);
+                let links = self
+                    .state
+                    .through
+                    .iter()
+                    .filter(|link| link.dir == node.identity && !link.said.is_empty());
                 for link in links {
                     if self.state.nodes.path(number, &mut dir) {
                         let path = if dir.is_empty() {

@@ -43,7 +43,7 @@ pub struct ScanResult {
     pub shut: Vec<Object>,
     /// Flagged names: the tree, and the path in it.
     pub flagged: Vec<(usize, Vec<u8>)>,
-    /// Symlinks in git directories.
+    /// Symlinks in git directories, and other objects that are neither file nor directory.
     pub through: Vec<GitLink>,
     /// Git directories with state that git trusts, by the visitor's numbers.
     pub git_state: Vec<u32>,
@@ -72,7 +72,8 @@ impl HeldName {
     }
 }
 
-/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target.
+/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target. A
+/// FIFO, a socket or a device has an empty target.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GitLink {
     pub dir: Identity,
@@ -428,6 +429,18 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
             }
+        }
+        let is_special =
+            !matches!(file_type, FileType::RegularFile | FileType::Directory | FileType::Symlink);
+        if is_special && dir.tree.writable && dir.is_in_git(names) {
+            let held = HeldName::new(dir, entry.name)?;
+            let through = |HeldName { parent, name, object }| GitLink {
+                dir: parent,
+                name,
+                object,
+                said: Vec::new(),
+            };
+            self.found.through.extend(held.map(through));
         }
         match entry.verdict {
             NameDecision::Deny(_) => {
