@@ -203,6 +203,42 @@ def test_an_index_that_git_writes_for_threads_stays(
     assert _host(full, place, "git ls-files | wc -l").stdout.strip() == "20501"
 
 
+# With hashes of 32 bytes git would read another path in the same bytes, and no extension.
+_TWO_FORMATS = r"""
+import os, struct
+print("started", flush=True)
+path = b"../aaaaaaa0 " + b"b" * 32
+oid = open(".git/index", "rb").read()[52:72]
+entry = bytes(24) + struct.pack(">I", 0o100644) + bytes(12) + oid + struct.pack(">H", len(path))
+entry += path + bytes(6)
+body = b"DIRC" + struct.pack(">II", 2, 1) + entry + b"AAAA" + struct.pack(">I", 100) + b"xxxx"
+open(".git/new", "wb").write(body + bytes(20))
+os.rename(".git/new", ".git/index")
+"""
+
+
+def test_an_index_is_read_with_the_hash_of_its_repository(full: Fence) -> None:
+    for place, run, inside in _both(full, "echo 1 > file; git add file; git commit -qm one"):
+        planted = run(["python3", "-c", _TWO_FORMATS], cwd=place)
+        assert (planted.exit_code, planted.started) == (0, True), str(planted)
+        _host(full, place, "git checkout .")
+        written = place.parent / f"aaaaaaa0 {'b' * 32}"
+        assert written.exists() is not inside, str(planted)
+        written.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("flags", [(), ("--cow",)])
+def test_an_index_with_longer_hashes_stays(full: Fence, flags: tuple[str, ...]) -> None:
+    script = "git init -q -b main --object-format=sha256 .; echo 1 > file; git add file"
+    place = made(full, full.ground.project, f"{_WHO}set -e; {script}; git commit -qm one")
+    ran = full.inside(["sh", "-c", "echo started; echo 2 > other; git add other"], *flags)
+    assert (ran.exit_code, ran.started) == (0, True), str(ran)
+    if flags:
+        applied = full.outside([full.installation.paddock, "apply"])
+        assert applied.exit_code == 0, str(applied)
+    assert _host(full, place, "git ls-files").stdout.split() == ["file", "other"]
+
+
 _REPLACE = """echo started; A=$(git rev-parse HEAD)
 export GIT_INDEX_FILE=$PWD/.git/other; git read-tree HEAD
 b=$(echo EVIL | git hash-object -w --stdin)

@@ -16,7 +16,7 @@ from paddock.workspace.tree import parent_of
 
 
 def harmful_state(
-    changes: Iterable[Change], upper: int, repositories: Repositories
+    changes: Iterable[Change], upper: int, repositories: Repositories, workspace: str
 ) -> Iterator[str]:
     """The paths that the host's git would obey to the harm of its user."""
     directories = repositories.known | repositories.made
@@ -25,7 +25,10 @@ def harmful_state(
         if part is None or change.new is None or change.new.type is not Type.FILE:
             continue
         if os.path.basename(part) in layout().checked and not core.ask(
-            "git-state", part, question=_content(upper, change.path)
+            "git-state",
+            part,
+            os.path.join(workspace, change.path),
+            question=_content(upper, change.path),
         ):
             yield change.path
 

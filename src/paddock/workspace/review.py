@@ -60,7 +60,7 @@ def reviewed(
             obeyed=frozenset(
                 (
                     *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
-                    *harmful_state(changes, roots.upper, repositories),
+                    *harmful_state(changes, roots.upper, repositories, session.workspace),
                 )
                 if changes
                 else ()

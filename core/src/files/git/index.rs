@@ -14,13 +14,11 @@ const EXTENDED_FLAG: u16 = 0x4000;
 const NAME_LENGTH_MASK: u16 = 0x0fff;
 /// No thread may start at this entry.
 const NO_START: usize = usize::MAX;
-/// SHA-1 and SHA-256. The index does not say which; the configuration does.
-const HASH_BYTES: [usize; 2] = [20, 32];
 
-/// Does the index have only paths of the work tree? An index of an unknown format is not harmless.
-pub fn is_harmless(index: &[u8]) -> bool {
-    let mut read = HASH_BYTES.iter().filter_map(|hash| has_plain_paths(index, *hash)).peekable();
-    read.peek().is_some() && read.all(|plain| plain)
+/// Does the index have only paths of the work tree? `hash`: the bytes of an object's hash, which
+/// the index does not tell. An index of an unknown format is not harmless.
+pub fn is_harmless(index: &[u8], hash: usize) -> bool {
+    has_plain_paths(index, hash) == Some(true)
 }
 
 /// None: the index does not have this format.
@@ -156,6 +154,8 @@ fn is_plain(path: &[u8], directory: bool) -> bool {
 mod tests {
     use super::*;
 
+    const HASH_BYTES: [usize; 2] = [20, 32];
+
     fn entry(version: u32, path: &str, hash: usize) -> Vec<u8> {
         let mut entry = vec![0; STAT_BYTES];
         entry.extend(vec![7; hash]);
@@ -188,7 +188,7 @@ mod tests {
             for hash in HASH_BYTES {
                 for path in ["a", "a/b.c", "src/.gitignore", "..a", ".github/x", "a/git"] {
                     assert!(
-                        is_harmless(&index(version, path, hash, b"")),
+                        is_harmless(&index(version, path, hash, b""), hash),
                         "{version} {hash} {path}"
                     );
                 }
@@ -211,7 +211,7 @@ mod tests {
                     "git~1/config",
                 ] {
                     assert!(
-                        !is_harmless(&index(version, path, hash, b"")),
+                        !is_harmless(&index(version, path, hash, b""), hash),
                         "{version} {hash} {path}"
                     );
                 }
@@ -223,14 +223,14 @@ mod tests {
     fn an_index_of_another_format_is_not_harmless() {
         let whole = index(2, "a", 20, b"");
         for end in 0..whole.len() - 1 {
-            assert!(!is_harmless(&whole[..end]), "{end}");
+            assert!(!is_harmless(&whole[..end], 20), "{end}");
         }
-        assert!(!is_harmless(&index(2, "a", 20, b"link\0\0\0\0")));
-        assert!(is_harmless(&index(2, "a", 20, b"TREE\0\0\0\0")));
-        assert!(!is_harmless(&index(5, "a", 20, b"")));
+        assert!(!is_harmless(&index(2, "a", 20, b"link\0\0\0\0"), 20));
+        assert!(is_harmless(&index(2, "a", 20, b"TREE\0\0\0\0"), 20));
+        assert!(!is_harmless(&index(5, "a", 20, b""), 20));
         let mut cut = index(2, "a.git", 20, b"");
         cut[HEADER_BYTES + STAT_BYTES + 21] = 1;
-        assert!(!is_harmless(&cut), "git reads another name");
+        assert!(!is_harmless(&cut, 20), "git reads another name");
     }
 
     fn extension(name: &[u8], content: &[u8]) -> Vec<u8> {
@@ -255,7 +255,7 @@ mod tests {
         for (version, hash) in [(2, 20), (4, 20), (2, 32)] {
             let end = u32::try_from(HEADER_BYTES + entry(version, "a", hash).len()).unwrap();
             let judged = |extensions: &[Vec<u8>]| {
-                is_harmless(&index(version, "a", hash, &extensions.concat()))
+                is_harmless(&index(version, "a", hash, &extensions.concat()), hash)
             };
             let (tree, eoie) = (extension(b"TREE", b"x"), end_of_entries(end, hash));
             assert!(judged(&[blocks(&[(12, 1)]), tree.clone(), eoie.clone()]));
@@ -272,5 +272,14 @@ mod tests {
             }
             assert!(!judged(&[extension(b"ZZZZ", b"")]) && !judged(&[b"TREE\0\0\0\x09x".to_vec()]));
         }
+    }
+
+    #[test]
+    fn an_index_is_read_with_the_hash_of_its_repository() {
+        // With 32 bytes the flags are letters of this path, and the rest is the path.
+        let path = format!("../aaaaaaa0 {}", "b".repeat(32));
+        let two = index(2, &path, 20, b"AAAA\0\0\0\x64xxxx");
+        assert!(is_harmless(&two, 32), "the control");
+        assert!(!is_harmless(&two, 20));
     }
 }

@@ -211,16 +211,16 @@ fn content_is_harmless(
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
         Role::GitFile => leads_to_worktree(sight, names, dir, content),
         Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs => {
-            state_is_harmless(role, content)
+            state_is_harmless(role, &whole_path(dir), content)
         }
         Role::Hooks | Role::Hook => false,
     }
 }
 
-/// The judgement of a checked part by its content alone.
-fn state_is_harmless(role: Role, content: &[u8]) -> bool {
+/// The judgement of a checked part. `dir` is its directory.
+fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
     match role {
-        Role::Index => content.is_empty() || index::is_harmless(content),
+        Role::Index => content.is_empty() || index::is_harmless(content, hash_bytes(dir)),
         Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
         Role::ApplyOptions => apply_options::are_harmless(content),
         Role::PackedRefs => packed_refs::is_harmless(content),
@@ -228,11 +228,30 @@ fn state_is_harmless(role: Role, content: &[u8]) -> bool {
     }
 }
 
+/// The bytes of an object's hash in a repository: 32 for SHA-256, else 20.
+fn hash_bytes(git_dir: &[u8]) -> usize {
+    let common = match trusted_paths::first_line([git_dir, b"/commondir"].concat()) {
+        Ok(Some(common)) => trusted_paths::resolved(git_dir, &common),
+        _ => git_dir.to_vec(),
+    };
+    let (mut config, mut bytes) = (Vec::new(), 20);
+    if trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config).is_ok() {
+        let _ = config::each(&config, &mut |section, key, value| {
+            let is_plain = section.name == b"extensions" && section.subsection.is_none();
+            if is_plain && key == b"objectformat" {
+                bytes = if value == Some(b"sha256") { 32 } else { 20 };
+            }
+        });
+    }
+    bytes
+}
+
 /// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied
-/// from a copy?
-pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
+/// from a copy? `place`: its path on the host.
+pub fn may_be_applied(path: &[u8], place: &[u8], content: &[u8]) -> bool {
     let role = KnownGitDirs::default().role(&[b"/.git/", path].concat());
-    role.is_none_or(|role| state_is_harmless(role, content))
+    let dir = known_dirs::parent(place);
+    role.is_none_or(|role| state_is_harmless(role, dir, content))
 }
 
 /// The only line of a file.
