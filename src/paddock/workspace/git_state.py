@@ -1,4 +1,5 @@
-"""What git leaves behind in a copy and obeys later: its index, the counts of an unfinished rebase.
+"""What git leaves behind in a copy and obeys later: its index, its packed refs, and the counts and
+options of an unfinished rebase.
 
 The core judges the content, as it does after a run in a live workspace.
 """
