@@ -299,7 +299,7 @@ def test_apply_holds_the_same_back(full: Fence, part: str) -> None:
         mkdir .git/rebase-apply; : > .git/rebase-apply/apply-opt"""
     place = made(full, full.ground.project, f"{_WHO}set -e; git init -q -b main .; {script}")
     options = "echo started; echo \"'--build-fake-ancestor=x'\" > .git/rebase-apply/apply-opt"
-    commands = {
+    commands: dict[str, list[str | bytes | Path]] = {
         "packed-refs": ["sh", "-c", _WHO + _REPLACE],
         "rebase-apply/apply-opt": ["sh", "-c", options],
         "index": ["python3", "-c", _HIDDEN, "#!/bin/sh\n", place / "copy", "TREE"],
