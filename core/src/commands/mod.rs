@@ -152,9 +152,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             Ok(i32::from(init::try_out().namespaces.is_err()))
         }
         Some(b"git-state") => {
-            let path = arguments.path()?;
+            let (path, place) = (arguments.path()?, arguments.path()?);
             arguments.end()?;
-            print(if git::may_be_applied(path.as_bytes(), &question()?) { "true" } else { "false" })
+            let (path, place) = (path.as_bytes(), place.as_bytes());
+            print(if git::may_be_applied(path, place, &question()?) { "true" } else { "false" })
         }
         Some(b"finish") => {
             let sessions = finish_scans::sessions(arguments.path()?.as_bytes());

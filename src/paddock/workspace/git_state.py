@@ -1,4 +1,5 @@
-"""Files that git leaves behind in a copy and obeys later: its index, the state of an unfinished
+"""Files that git leaves behind in a copy and obeys later: its index, its packed refs, and the state and
+options of an unfinished
 rebase. The core judges their content, as after a run in a live workspace.
 """
 
@@ -15,7 +16,7 @@ from paddock.workspace.tree import parent_of
 
 
 def harmful_state(
-    changes: Iterable[Change], upper: int, repositories: Repositories
+    changes: Iterable[Change], upper: int, repositories: Repositories, workspace: str
 ) -> Iterator[str]:
     """The paths that the host's git would obey in a harmful way."""
     directories = repositories.known | repositories.made
@@ -24,7 +25,10 @@ def harmful_state(
         if part is None or change.new is None or change.new.type is not Type.FILE:
             continue
         if os.path.basename(part) in layout().checked and not core.ask(
-            "git-state", part, question=_content(upper, change.path)
+            "git-state",
+            part,
+            os.path.join(workspace, change.path),
+            question=_content(upper, change.path),
         ):
             yield change.path
 

@@ -62,7 +62,7 @@ def reviewed(
                     *trusted_paths_in(
                         session.workspace, session.is_protected, os.path.expanduser("~")
                     ),
-                    *harmful_state(changes, roots.upper, repositories),
+                    *harmful_state(changes, roots.upper, repositories, session.workspace),
                 )
                 if changes
                 else ()

@@ -17,7 +17,7 @@ pub struct MalformedConfig;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ConfigSection {
     pub name: Vec<u8>,
-    subsection: Option<Vec<u8>>,
+    pub subsection: Option<Vec<u8>>,
 }
 
 pub fn is_harmless(config: &[u8]) -> bool {

@@ -76,6 +76,8 @@ fn role_of(name: &str) -> Option<Role> {
         "gitdir" => Some(Role::GitDir),
         "index" => Some(Role::Index),
         "number" => Some(Role::Number),
+        "apply-options" => Some(Role::ApplyOptions),
+        "packed-refs" => Some(Role::PackedRefs),
         _ => None,
     }
 }

@@ -12,13 +12,13 @@ const MODE_OFFSET: usize = 24;
 const SPARSE_DIRECTORY: u32 = 0o040_000;
 const EXTENDED_FLAG: u16 = 0x4000;
 const NAME_LENGTH_MASK: u16 = 0x0fff;
-/// SHA-1 and SHA-256. The index does not say which; the configuration does.
-const HASH_BYTES: [usize; 2] = [20, 32];
+/// No thread may start at this entry.
+const NO_START: usize = usize::MAX;
 
-/// Does the index have only paths of the work tree? An index of an unknown format is not harmless.
-pub fn is_harmless(index: &[u8]) -> bool {
-    let mut read = HASH_BYTES.iter().filter_map(|hash| has_plain_paths(index, *hash)).peekable();
-    read.peek().is_some() && read.all(|plain| plain)
+/// Does the index have only paths of the work tree? `hash`: the bytes of an object's hash, which
+/// the index does not tell. An index of an unknown format is not harmless.
+pub fn is_harmless(index: &[u8], hash: usize) -> bool {
+    has_plain_paths(index, hash) == Some(true)
 }
 
 /// None: the index does not have this format.
@@ -32,8 +32,10 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     let mut at = HEADER_BYTES;
     let mut path = Vec::new();
     let mut plain = true;
+    let mut starts = Vec::new();
     for _ in 0..count {
         let entry = body.get(at..)?;
+        let mut start = at;
         let mode = number(entry, MODE_OFFSET)?;
         let flags = u16::from_be_bytes(
             entry.get(STAT_BYTES + hash..STAT_BYTES + hash + 2)?.try_into().ok()?,
@@ -52,6 +54,8 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
                 let (kept, from) = prefix(entry, begin)?;
                 let name = terminated(entry.get(from..)?)?;
                 path.truncate(path.len().checked_sub(kept)?);
+                // A thread does not know the name before its block.
+                start = if path.is_empty() { at } else { NO_START };
                 (name, from + name.len() + 1)
             }
             _ => return None,
@@ -65,10 +69,11 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
             return None;
         }
         plain &= is_plain(&path, mode == SPARSE_DIRECTORY);
+        starts.try_reserve(1).ok()?;
+        starts.push(start);
         at += end;
     }
-    // A split index has its other entries in a file that is not read here.
-    Some(plain && !has_extension(body.get(at..)?, b"link"))
+    Some(extensions_are_known(body, at, &starts, hash)? && plain)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -92,15 +97,47 @@ fn prefix(entry: &[u8], begin: usize) -> Option<(usize, usize)> {
     Some((value, at + 1))
 }
 
-fn has_extension(mut rest: &[u8], name: &[u8]) -> bool {
-    while let (Some(found), Some(size)) = (rest.get(..4), number(rest, 4)) {
-        if found == name {
-            return true;
-        }
-        let Some(next) = rest.get(8 + size as usize..) else { return false };
-        rest = next;
+/// Are all extensions known, and does git find them and the entries where they are here? Git reads
+/// with several threads from the offsets in `EOIE` and `IEOT`. None: the extensions do not end
+/// where the body does. `starts`: where the entries start.
+fn extensions_are_known(body: &[u8], end: usize, starts: &[usize], hash: usize) -> Option<bool> {
+    let eoie = body.len().checked_sub(8 + 4 + hash).filter(|at| *at >= end);
+    let ends_with_eoie = eoie.is_some_and(|at| {
+        body[at..].starts_with(b"EOIE") && number(body, at + 4) == u32::try_from(4 + hash).ok()
+    });
+    let (mut at, mut known, mut has_eoie) = (end, true, false);
+    while at < body.len() {
+        let (name, size) = (body.get(at..at + 4)?, number(body, at + 4)? as usize);
+        let from = at + 8;
+        let content = body.get(from..from.checked_add(size)?)?;
+        known &= match name {
+            b"TREE" | b"REUC" | b"UNTR" | b"FSMN" | b"sdir" => true,
+            b"EOIE" => {
+                has_eoie = Some(at) == eoie;
+                has_eoie && number(content, 0).is_some_and(|offset| offset as usize == end)
+            }
+            b"IEOT" => are_blocks(content, starts),
+            // A split index (`link`) has its other entries in a file that is not read here.
+            _ => false,
+        };
+        at = from + size;
     }
-    false
+    Some(known && has_eoie == ends_with_eoie)
+}
+
+/// Version 1, then the offset and the number of entries of each block.
+fn are_blocks(content: &[u8], starts: &[usize]) -> bool {
+    let Some((version, blocks)) = content.split_first_chunk::<4>() else { return false };
+    let mut next = 0;
+    let fits = |block: &[u8]| match (number(block, 0), number(block, 4)) {
+        (Some(offset), Some(count)) if count > 0 => {
+            let is_there = starts.get(next) == Some(&(offset as usize));
+            next += count as usize;
+            is_there
+        }
+        _ => false,
+    };
+    *version == 1_u32.to_be_bytes() && blocks.chunks(8).all(fits) && next == starts.len()
 }
 
 /// As `verify_path` in git's read-cache.c, for every file system.
@@ -116,6 +153,8 @@ fn is_plain(path: &[u8], directory: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HASH_BYTES: [usize; 2] = [20, 32];
 
     fn entry(version: u32, path: &str, hash: usize) -> Vec<u8> {
         let mut entry = vec![0; STAT_BYTES];
@@ -149,7 +188,7 @@ mod tests {
             for hash in HASH_BYTES {
                 for path in ["a", "a/b.c", "src/.gitignore", "..a", ".github/x", "a/git"] {
                     assert!(
-                        is_harmless(&index(version, path, hash, b"")),
+                        is_harmless(&index(version, path, hash, b""), hash),
                         "{version} {hash} {path}"
                     );
                 }
@@ -172,7 +211,7 @@ mod tests {
                     "git~1/config",
                 ] {
                     assert!(
-                        !is_harmless(&index(version, path, hash, b"")),
+                        !is_harmless(&index(version, path, hash, b""), hash),
                         "{version} {hash} {path}"
                     );
                 }
@@ -184,13 +223,63 @@ mod tests {
     fn an_index_of_another_format_is_not_harmless() {
         let whole = index(2, "a", 20, b"");
         for end in 0..whole.len() - 1 {
-            assert!(!is_harmless(&whole[..end]), "{end}");
+            assert!(!is_harmless(&whole[..end], 20), "{end}");
         }
-        assert!(!is_harmless(&index(2, "a", 20, b"link\0\0\0\0")));
-        assert!(is_harmless(&index(2, "a", 20, b"TREE\0\0\0\0")));
-        assert!(!is_harmless(&index(5, "a", 20, b"")));
+        assert!(!is_harmless(&index(2, "a", 20, b"link\0\0\0\0"), 20));
+        assert!(is_harmless(&index(2, "a", 20, b"TREE\0\0\0\0"), 20));
+        assert!(!is_harmless(&index(5, "a", 20, b""), 20));
         let mut cut = index(2, "a.git", 20, b"");
         cut[HEADER_BYTES + STAT_BYTES + 21] = 1;
-        assert!(!is_harmless(&cut), "git reads another name");
+        assert!(!is_harmless(&cut, 20), "git reads another name");
+    }
+
+    fn extension(name: &[u8], content: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(content.len()).unwrap().to_be_bytes();
+        [name, &size[..], content].concat()
+    }
+
+    fn end_of_entries(offset: u32, hash: usize) -> Vec<u8> {
+        extension(b"EOIE", &[&offset.to_be_bytes()[..], &vec![7; hash]].concat())
+    }
+
+    fn blocks(blocks: &[(u32, u32)]) -> Vec<u8> {
+        let mut content = 1_u32.to_be_bytes().to_vec();
+        for (offset, count) in blocks {
+            content.extend([offset.to_be_bytes(), count.to_be_bytes()].concat());
+        }
+        extension(b"IEOT", &content)
+    }
+
+    #[test]
+    fn git_finds_entries_and_extensions_where_they_are_here() {
+        for (version, hash) in [(2, 20), (4, 20), (2, 32)] {
+            let end = u32::try_from(HEADER_BYTES + entry(version, "a", hash).len()).unwrap();
+            let judged = |extensions: &[Vec<u8>]| {
+                is_harmless(&index(version, "a", hash, &extensions.concat()), hash)
+            };
+            let (tree, eoie) = (extension(b"TREE", b"x"), end_of_entries(end, hash));
+            assert!(judged(&[blocks(&[(12, 1)]), tree.clone(), eoie.clone()]));
+            assert!(judged(&[tree.clone(), extension(b"sdir", b"")]));
+            // The end of the entries is elsewhere, or git does not see the extension there.
+            let behind_tree = end_of_entries(end + u32::try_from(tree.len()).unwrap(), hash);
+            assert!(!judged(&[tree.clone(), behind_tree]));
+            assert!(!judged(&[eoie.clone(), tree.clone()]));
+            // Git starts inside of what is one extension here.
+            let hidden = [extension(b"link", b"x"), end_of_entries(end + 8, hash)].concat();
+            assert!(!judged(&[extension(b"TREE", &hidden)]));
+            for wrong in [&[][..], &[(13, 1)], &[(12, 2)], &[(12, 1), (12, 1)], &[(12, 0)]] {
+                assert!(!judged(&[blocks(wrong), eoie.clone()]), "{wrong:?}");
+            }
+            assert!(!judged(&[extension(b"ZZZZ", b"")]) && !judged(&[b"TREE\0\0\0\x09x".to_vec()]));
+        }
+    }
+
+    #[test]
+    fn an_index_is_read_with_the_hash_of_its_repository() {
+        // With 32 bytes the flags are letters of this path, and the rest is the path.
+        let path = format!("../aaaaaaa0 {}", "b".repeat(32));
+        let two = index(2, &path, 20, b"AAAA\0\0\0\x64xxxx");
+        assert!(is_harmless(&two, 32), "the control");
+        assert!(!is_harmless(&two, 20));
     }
 }

@@ -123,7 +123,7 @@ impl KnownGitDirs {
             pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
             // A linked work tree has its own index and its own unfinished rebase.
-            _ if matches!(role, Role::Index | Role::Number) => true,
+            _ if role.is_checked() && role != Role::PackedRefs => true,
             GitDirKind::Entry => in_entry,
             GitDirKind::Repository | GitDirKind::Submodule => !pointer,
         };
@@ -234,6 +234,10 @@ mod tests {
             (".git/worktrees/n/index", Some(Role::Index)),
             (".git/modules/a/b/index", Some(Role::Index)),
             (".git/worktrees/n/rebase-merge/msgnum", Some(Role::Number)),
+            (".git/worktrees/n/rebase-apply/apply-opt", Some(Role::ApplyOptions)),
+            (".git/packed-refs", Some(Role::PackedRefs)),
+            (".git/modules/a/b/packed-refs", Some(Role::PackedRefs)),
+            (".git/worktrees/n/packed-refs", None),
             (".git/objects/index", None),
             (".git/objects/info/alternates", None),
             (".vscode/config", None),

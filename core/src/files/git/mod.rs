@@ -8,10 +8,12 @@
 //! harmless and stay. With any other content they do not. The guard judges content again whenever
 //! it is written.
 
+mod apply_options;
 mod config;
 mod git_table;
 mod index;
 mod known_dirs;
+mod packed_refs;
 mod trusted_paths;
 
 use std::ffi::CStr;
@@ -29,6 +31,7 @@ use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use known_dirs::{KnownGitDirs, is_git_name};
+pub use packed_refs::without_replacements;
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
 /// Git itself writes no longer configuration.
@@ -52,17 +55,34 @@ pub enum Role {
     Index,
     /// A count that git's prompt script hands to the shell.
     Number,
+    /// The options that an unfinished `git am` hands to `git apply`.
+    ApplyOptions,
+    PackedRefs,
 }
 
 impl Role {
     fn max_bytes(self) -> usize {
-        if self == Role::Index { MAX_INDEX_BYTES } else { MAX_NEW_CONFIG_BYTES }
+        match self {
+            Role::Index | Role::PackedRefs => MAX_INDEX_BYTES,
+            _ => MAX_NEW_CONFIG_BYTES,
+        }
+    }
+
+    /// Is it judged when no process runs any more?
+    pub fn is_checked(self) -> bool {
+        matches!(self, Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs)
     }
 }
 
 /// Names that git leaves behind and trusts. Their content is judged when no process runs any more.
 pub fn checked() -> impl Iterator<Item = &'static CStr> {
     git_table::table().checked.iter().map(|name| &**name)
+}
+
+/// May this directory have such names?
+pub fn has_checked_parts(names: &NamePatterns, dir: &Dir<'_>, parts: GitParts) -> bool {
+    let named = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
+    named && dir.tree.writable && dir.is_in_git(names)
 }
 
 /// The read-only parts of every git directory, as patterns without a beginning.
@@ -165,9 +185,8 @@ pub fn judge(
         }
         (_, FileType::RegularFile) => match read(object.as_fd(), role.max_bytes(), buffer) {
             Ok(0) => return Judgement::Gone,
-            // An index and a count are judged when no process runs any more, so no other name can
-            // be written.
-            Ok(links) if links == 1 || matches!(role, Role::Index | Role::Number) => {
+            // When no process runs any more, no other name can be written.
+            Ok(links) if links == 1 || role.is_checked() => {
                 content_is_harmless(role, git_view, names, dir, buffer)
             }
             Ok(_) | Err(_) => false,
@@ -191,22 +210,48 @@ fn content_is_harmless(
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
         Role::GitFile => leads_to_worktree(git_view, names, dir, content),
-        Role::Index => index::is_harmless(content),
-        Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
+        Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs => {
+            state_is_harmless(role, &whole_path(dir), content)
+        }
         Role::Hooks | Role::Hook => false,
     }
 }
 
-/// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied
-/// from a copy?
-pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
-    match KnownGitDirs::default().role(&[b"/.git/", path].concat()) {
-        Some(Role::Index) => content.is_empty() || index::is_harmless(content),
-        Some(Role::Number) => {
-            line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
-        }
+/// The judgement of a checked part. `dir` is its directory.
+fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
+    match role {
+        Role::Index => content.is_empty() || index::is_harmless(content, hash_bytes(dir)),
+        Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
+        Role::ApplyOptions => apply_options::are_harmless(content),
+        Role::PackedRefs => packed_refs::is_harmless(content),
         _ => true,
     }
+}
+
+/// The bytes of an object's hash in a repository: 32 for SHA-256, else 20.
+fn hash_bytes(git_dir: &[u8]) -> usize {
+    let common = match trusted_paths::first_line([git_dir, b"/commondir"].concat()) {
+        Ok(Some(common)) => trusted_paths::resolved(git_dir, &common),
+        _ => git_dir.to_vec(),
+    };
+    let (mut config, mut bytes) = (Vec::new(), 20);
+    if trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config).is_ok() {
+        let _ = config::each(&config, &mut |section, key, value| {
+            let is_plain = section.name == b"extensions" && section.subsection.is_none();
+            if is_plain && key == b"objectformat" {
+                bytes = if value == Some(b"sha256") { 32 } else { 20 };
+            }
+        });
+    }
+    bytes
+}
+
+/// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied
+/// from a copy? `place`: its path on the host.
+pub fn may_be_applied(path: &[u8], place: &[u8], content: &[u8]) -> bool {
+    let role = KnownGitDirs::default().role(&[b"/.git/", path].concat());
+    let dir = known_dirs::parent(place);
+    role.is_none_or(|role| state_is_harmless(role, dir, content))
 }
 
 /// The only line of a file.

@@ -242,7 +242,7 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// Is it a socket, a symlink in a git directory, or another name of a closed file? Asked for
+    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file? Asked for
     /// every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
@@ -266,10 +266,10 @@ impl Guard {
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => self.state.closed(Identity::from(&stat)).is_some(),
             _ if is_copy => false,
+            FileType::Directory => false,
             FileType::Socket => true,
             // `handle_name` finds out whether it is in a git directory.
-            FileType::Symlink => self.names.guards_git,
-            _ => false,
+            _ => self.names.guards_git,
         })
     }
 
@@ -312,6 +312,40 @@ impl Guard {
             self.open_dirs.remove(0);
         }
         self.open_dirs.push(OpenDir { number, fd, path });
+        Ok(true)
+    }
+
+    /// Judges the state of the git directories of the start. Writes to a file that exists make no
+    /// event. False: a directory can not be opened, and everything has to be scanned.
+    pub(super) fn check_known_state(&mut self) -> Result<bool, GuardError> {
+        for number in std::mem::take(&mut self.state.git_state) {
+            let found = self.approach(number);
+            let Some(node) = self.state.nodes.get(number) else { continue };
+            let open_dir = match found {
+                Ok(true) => self.open_dirs.last(),
+                Ok(false) => continue, // It does not exist any more.
+                Err(_) => return Ok(false),
+            };
+            let Some(open_dir) = open_dir else { return Ok(false) };
+            let dir = Dir {
+                tree: &self.roots.trees[node.tree],
+                tree_index: node.tree,
+                fd: open_dir.fd.as_fd(),
+                path: &open_dir.path,
+                identity: node.identity,
+                state: node.state,
+                below: node.below,
+                folding: node.folding,
+                numbers_agree: false,
+                node: number,
+            };
+            let mut handler = NameHandler {
+                inotify: self.inotify.as_fd(),
+                roots: &self.roots,
+                state: &mut self.state,
+            };
+            handler.check_state(&mut self.names, &dir, true)?;
+        }
         Ok(true)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use rustix::event::Timespec;
 use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -44,6 +45,10 @@ pub struct GuardState {
     pub moved: Vec<Vec<u8>>,
     /// Symlinks in git directories of the start, in order.
     pub through: Vec<GitLink>,
+    /// Git directories of the start with state that git trusts, by their numbers in `nodes`.
+    pub git_state: Vec<u32>,
+    /// When the run began, in seconds and nanoseconds, by the clock of file timestamps.
+    pub since: (i64, i64),
     /// Directories that could not be listed, and were closed as a whole.
     pub shut: Vec<Object>,
     /// Objects that were denied at the start, in order.
@@ -83,9 +88,18 @@ impl GuardState {
         store: Quarantine,
         guards_git: bool,
         scan_trees: ScanResult,
+        since: Timespec,
     ) -> GuardState {
-        let ScanResult { mut held, mut bare, mut through, shut, flagged, mut masked, .. } =
-            scan_trees;
+        let ScanResult {
+            mut held,
+            mut bare,
+            mut through,
+            git_state,
+            shut,
+            flagged,
+            mut masked,
+            ..
+        } = scan_trees;
         masked.sort_unstable();
         through.sort_unstable();
         held.sort_unstable();
@@ -102,6 +116,8 @@ impl GuardState {
             bare,
             moved: Vec::new(),
             through,
+            git_state,
+            since: (since.tv_sec, since.tv_nsec),
             shut,
             masked,
             lost: false,

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::inotify::{self, WatchFlags};
-use rustix::fs::{FileType, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::CoverKind;
@@ -15,8 +15,8 @@ use crate::files::scan::{self, GitLink};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
-use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
+use crate::kernel::{filesystem, open_beneath};
 
 use super::guard_state::GuardState;
 use super::watches::UNWATCHED;
@@ -172,29 +172,42 @@ impl NameHandler<'_> {
         }
     }
 
-    /// Is this a new symlink in a git directory? Git leaves none, and writes to most names there
-    /// without checking their type.
-    fn is_planted(
-        &self,
-        names: &NamePatterns,
-        dir: &Dir<'_>,
-        entry: &Entry<'_>,
-        object: Object,
-    ) -> bool {
-        if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
-            return false;
-        }
-        let said = match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
-            Ok(said) => said.into_bytes(),
-            // gone, or no link any more
-            Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
+    /// Is this a new object in a git directory that is neither a file nor a directory? Git leaves
+    /// none, writes through a symlink without checking it, and waits for ever at a FIFO.
+    fn is_planted(&self, names: &NamePatterns, dir: &Dir<'_>, entry: &Entry<'_>) -> bool {
+        let counts = !matches!(entry.file_type, FileType::RegularFile | FileType::Directory);
+        counts
+            && dir.tree.writable
+            && dir.below == Below::Plain
+            && dir.is_in_git(names)
+            && dir.stat(entry.name).is_ok_and(|stat| self.is_new_in_git(dir, entry.name, &stat))
+    }
+
+    fn is_new_in_git(&self, dir: &Dir<'_>, name: &CStr, stat: &Stat) -> bool {
+        let said = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile | FileType::Directory => return false,
+            FileType::Symlink => match rustix::fs::readlinkat(dir.fd, name, Vec::new()) {
+                Ok(said) => said.into_bytes(),
+                // gone, or no link any more
+                Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
+            },
+            _ => Vec::new(),
         };
         // `git init` makes this one to test for symlinks.
-        if said == b"testing" {
+        if said == b"testing" && !git::checked().any(|checked| checked == name) {
             return false;
         }
-        let one = GitLink { dir: dir.identity, name: entry.name.to_bytes().into(), object, said };
+        let Ok(object) = Object::at(dir.fd, name) else { return false };
+        let one = GitLink { dir: dir.identity, name: name.to_bytes().into(), object, said };
         self.state.through.binary_search(&one).is_err()
+    }
+
+    /// At the end a socket of the command is silent. A socket that answers is one of the host's.
+    fn is_left_socket(&self, names: &NamePatterns, dir: &Dir<'_>, entry: &Entry<'_>) -> bool {
+        self.state.finishing
+            && self.is_planted(names, dir, entry)
+            && open_beneath::look(dir.fd, entry.name.to_bytes())
+                .is_ok_and(|socket| host_sockets::is_silent(socket.as_fd()))
     }
 
     /// Handles a new protected name.
@@ -279,28 +292,45 @@ impl NameHandler<'_> {
     }
 
     /// Checks the state that git left behind and trusts. During the run git rewrites it all the
-    /// time.
-    fn check_state(
+    /// time. `quiet`: the names are those of the start, so a file that was not written since is
+    /// left out.
+    pub fn check_state(
         &mut self,
         names: &mut NamePatterns,
         dir: &Dir<'_>,
-        parts: GitParts,
+        quiet: bool,
     ) -> Result<(), GuardError> {
-        let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
-        if !self.state.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
-            return Ok(());
-        }
+        let keeps_ctime = filesystem::keeps_ctime_of_mappings(dir.fd);
         for name in git::checked() {
-            if self.stat(dir, name)?.is_none() {
+            let Some(stat) = self.stat(dir, name)? else { continue };
+            let is_old = keeps_ctime
+                && Identity::from(&stat).device() == dir.identity.device()
+                && (stat.st_ctime, stat.st_ctime_nsec as i64) < self.state.since;
+            let path = dir.absolute(name.to_bytes())?;
+            let role = names.git.role(path.as_bytes()).filter(|role| role.is_checked());
+            let Some(role) = role else { continue };
+            // Refs that the user has replaced stay as long as the command does not write the file.
+            if is_old && (quiet || role == Role::PackedRefs) {
                 continue;
             }
-            let path = dir.absolute(name.to_bytes())?;
-            let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else {
+            let file_type = FileType::from_raw_mode(stat.st_mode);
+            let is_link = file_type == FileType::Symlink;
+            if is_link && role == Role::PackedRefs && !self.is_new_in_git(dir, name, &stat) {
                 continue;
-            };
+            }
             let mut content = std::mem::take(&mut self.state.content);
             let git_view = GitView { roots: self.roots, shut: &self.state.shut, finishing: true };
             let judgement = git::judge(role, &git_view, names, dir, name, &mut content);
+            let kept = match judgement {
+                Judgement::Harmful(_)
+                    if role == Role::PackedRefs
+                        && file_type == FileType::RegularFile
+                        && content.len() as i64 == stat.st_size =>
+                {
+                    Some(git::without_replacements(&content))
+                }
+                _ => None,
+            };
             content.truncate(0);
             content.shrink_to(64 * 1024);
             self.state.content = content;
@@ -308,6 +338,12 @@ impl NameHandler<'_> {
                 Judgement::Harmless | Judgement::Gone => {}
                 Judgement::Unknown(source) => self.failed(dir.unseen(name.to_bytes(), source))?,
                 Judgement::Harmful(judged) => self.take(dir, name, Some(judged))?,
+            }
+            // The branches in it stay.
+            if let Some(kept) = kept
+                && let Err(source) = write_new(dir, name, stat.st_mode, &kept)
+            {
+                self.failed(WalkError::Left { path, source })?;
             }
         }
         Ok(())
@@ -434,14 +470,16 @@ impl Visitor for NameHandler<'_> {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
             }
+            NameDecision::Socket if self.is_left_socket(names, dir, entry) => {
+                self.take(dir, entry.name, Some(object.identity))?;
+                Ok(None)
+            }
             NameDecision::Socket if !dir.tree.is_left_out(dir.path, name) => {
                 self.question(dir, name, &stat)?;
                 Ok(None)
             }
             NameDecision::OnPath | NameDecision::Through | NameDecision::Link(_)
-                if dir.tree.writable
-                    && dir.below == Below::Plain
-                    && self.is_planted(names, dir, entry, object) =>
+                if self.is_planted(names, dir, entry) =>
             {
                 self.take(dir, entry.name, Some(object.identity))?;
                 Ok(None)
@@ -509,7 +547,11 @@ impl Visitor for NameHandler<'_> {
         dir: &Dir<'_>,
         parts: GitParts,
     ) -> Result<(), GuardError> {
-        let checked = self.check_state(names, dir, parts);
+        let checked = if self.state.finishing && git::has_checked_parts(names, dir, parts) {
+            self.check_state(names, dir, false)
+        } else {
+            Ok(())
+        };
         checked.and(self.take_trap(&names.git, dir, parts))
     }
 
@@ -582,4 +624,15 @@ impl Visitor for NameHandler<'_> {
             error => Err(error.into()),
         }
     }
+}
+
+/// Writes a new file in a directory, in the place of one that was taken away.
+fn write_new(dir: &Dir<'_>, name: &CStr, mode: u32, content: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir.fd, name, flags, Mode::from_raw_mode(mode & 0o777))?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(&file, rest)?..];
+    }
+    Ok(())
 }

@@ -172,7 +172,8 @@ impl Guard {
             })?;
         let covers = std::mem::take(&mut scan_trees.covers);
         let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
-        let state = GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees);
+        let state =
+            GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees, since);
         let mut guard = Guard {
             inotify,
             names,
@@ -240,7 +241,11 @@ impl Guard {
             for number in self.state.nodes.directories(index) {
                 let Some(node) = self.state.nodes.get(number) else { continue };
                 let mut dir = Vec::new();
-                let links = self.state.through.iter().filter(|link| link.dir == node.identity);
+                let links = self
+                    .state
+                    .through
+                    .iter()
+                    .filter(|link| link.dir == node.identity && !link.said.is_empty());
                 for link in links {
                     if self.state.nodes.path(number, &mut dir) {
                         let path = if dir.is_empty() {
@@ -356,8 +361,9 @@ impl Guard {
                 break;
             }
         }
-        if self.quiet && !self.state.blind {
-            return Ok(());
+        if self.quiet && !self.state.blind && self.check_known_state()? {
+            self.state.events.drain(..).for_each(&mut *on_event);
+            return self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()));
         }
         let mut moved = false;
         for _ in 0..MAX_LAST_SCAN_ROUNDS {

@@ -258,15 +258,16 @@ impl Guard {
         let roots = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
+        let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let mut state = GuardState::new(
             Watches::default(),
             Quarantine::new(taken),
             names.guards_git,
             scan_trees,
+            since,
         );
         // No event tells what has happened since.
         state.lost = true;
-        let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let guard = Guard {
             inotify,
             names,

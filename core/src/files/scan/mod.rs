@@ -43,8 +43,10 @@ pub struct ScanResult {
     pub shut: Vec<Object>,
     /// Flagged names: the tree, and the path in it.
     pub flagged: Vec<(usize, Vec<u8>)>,
-    /// Symlinks in git directories.
+    /// Symlinks in git directories, and other objects that are neither file nor directory.
     pub through: Vec<GitLink>,
+    /// Git directories with state that git trusts, by the visitor's numbers.
+    pub git_state: Vec<u32>,
     /// The denied objects. The guard fills this in when all modes are restored.
     pub masked: Vec<Object>,
 }
@@ -70,7 +72,8 @@ impl HeldName {
     }
 }
 
-/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target.
+/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target. A
+/// FIFO, a socket or a device has an empty target.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GitLink {
     pub dir: Identity,
@@ -427,6 +430,18 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                 }
             }
         }
+        let is_special =
+            !matches!(file_type, FileType::RegularFile | FileType::Directory | FileType::Symlink);
+        if is_special && dir.tree.writable && dir.is_in_git(names) {
+            let held = HeldName::new(dir, entry.name)?;
+            let through = |HeldName { parent, name, object }| GitLink {
+                dir: parent,
+                name,
+                object,
+                said: Vec::new(),
+            };
+            self.found.through.extend(held.map(through));
+        }
         match entry.verdict {
             NameDecision::Deny(_) => {
                 self.put(dir, entry.name, &stat, CoverKind::Mask)?;
@@ -517,6 +532,9 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     /// A bare repository of the start is the user's: it stays, and the files that git executes in
     /// it are locked.
     fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+        if git::has_checked_parts(names, dir, parts) {
+            self.found.git_state.push(dir.node);
+        }
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());

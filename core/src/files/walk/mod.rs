@@ -151,7 +151,7 @@ pub enum NameDecision {
     /// A symlink that patterns go through.
     OnPath,
     /// A symlink that other programs follow unaware: git, which writes to names in its own
-    /// directory, and readers of locked directories.
+    /// directory, and readers of locked directories. A FIFO or a device in a git directory.
     Through,
     Socket,
     Free,
@@ -395,6 +395,11 @@ pub fn verdict_without_denial(
         }
         // A connection needs no right to write: every visible socket leads out.
         FileType::Socket => NameDecision::Socket,
+        FileType::Fifo | FileType::CharacterDevice | FileType::BlockDevice
+            if dir.tree.writable && dir.is_in_git(names) =>
+        {
+            NameDecision::Through
+        }
         _ => NameDecision::Free,
     }
 }

@@ -144,3 +144,51 @@ fn a_repository_without_a_work_tree_loses_its_head() {
     assert_eq!(watch.taken(), ["w/moved/HEAD", "w/other/HEAD", "w/trap/HEAD"]);
     assert!(watch.exists("w/half/HEAD") && watch.exists("w/old.git/HEAD"));
 }
+
+#[test]
+fn state_that_is_written_in_place_is_judged_without_an_event() {
+    use std::os::unix::fs::FileExt as _;
+    let scene = TestTree::new();
+    let w = scene.dir("w");
+    for repository in ["attacked", "honest"] {
+        scene.file(Path::new("w").join(repository).join("xgit/x"));
+        let dir = w.join(repository);
+        assert!(git(&dir, &["init", "-q"]) && git(&dir, &["add", "."]));
+        scene.file(Path::new("w").join(repository).join(".git/rebase-merge/done"));
+        fs::write(dir.join(".git/rebase-merge/end"), "3\n").unwrap();
+    }
+    let mut watch = GuardedTree::over(scene);
+    let write = |path: &str, at: u64, text: &[u8]| {
+        let file = fs::OpenOptions::new().write(true).open(w.join(path)).unwrap();
+        file.write_all_at(text, at).unwrap();
+    };
+    let index = fs::read(w.join("attacked/.git/index")).unwrap();
+    let at = index.windows(6).position(|part| part == b"xgit/x").unwrap();
+    write("attacked/.git/index", at as u64, b".");
+    write("attacked/.git/rebase-merge/end", 0, b"$(x)");
+    write("honest/.git/rebase-merge/end", 0, b"4");
+    assert!(!watch.guard.is_due(), "no event");
+    watch.turn().finish();
+    assert_eq!(watch.taken(), ["w/attacked/.git/index", "w/attacked/.git/rebase-merge/end"]);
+}
+
+#[test]
+fn objects_that_are_neither_file_nor_directory_do_not_appear_in_a_git_directory() {
+    let scene = TestTree::new();
+    let w = scene.dir("w");
+    assert!(git(&w, &["init", "-q"]));
+    let fifo = |path: PathBuf| {
+        rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, 0o600.into(), 0).unwrap();
+    };
+    fifo(w.join(".git/own"));
+    let mut watch = GuardedTree::over(scene);
+    fifo(w.join(".git/planted"));
+    fifo(w.join("elsewhere"));
+    watch.turn();
+    assert_eq!(watch.taken(), ["w/.git/planted"]);
+    fs::rename(w.join(".git/own"), w.join(".git/moved")).unwrap();
+    fs::rename(w.join(".git/moved"), w.join(".git/own")).unwrap();
+    watch.finish();
+    assert_eq!(watch.taken(), ["w/.git/planted"]);
+    assert!(watch.exists("w/.git/own") && watch.exists("w/elsewhere"));
+}
