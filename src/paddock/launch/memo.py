@@ -193,7 +193,7 @@ class Memo:
         )
         yield from (os.path.dirname(file.path) for file in policy.files)
         yield from (walk.end.path for walk in trees)
-        yield from entries_of(self.origin.environ.get("PATH", ""))
+        yield from entries_of(self.origin.environ.get("PATH", ""), self.origin.cwd)
 
 
 def _surroundings(origin: Origin) -> Iterator[str]:
