@@ -87,7 +87,7 @@ class Sandbox:
         if self._parts is not None:
             raise UsageError("a session is entered once")
         if self._worktree is not None:
-            self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
+            self.workspace = await make_worktree(self.workspace, self._worktree)
         if self._own_executor is None:
             sandbox = SandboxExecutor(
                 self._request, workspace=self.workspace, approver=self._approver
