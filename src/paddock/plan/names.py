@@ -74,6 +74,9 @@ def names_of(
         name_trees.holding(file.path for file in policy.files)
     )
     exact.update(path for opening in terrain.openings for path in opening.locked)
+    exact.update(
+        name_trees.holding(host.missing_entries)
+    )  # for `apply`, which reads these patterns
     opened = {text for text in name_trees.opened() if not _matches_any(text, exact)}
     secrets = {
         deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
@@ -186,6 +189,8 @@ class _NameTrees:
     def flagged(self) -> Iterator[str]:
         for name in protected().flagged:
             yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.own))
+        for name in protected().flagged_top:
+            yield from (f"{tree.rstrip('/')}/{name}" for tree in self.own)
 
     def programs_in(self, directories: Iterable[str]) -> Iterator[str]:
         """Programs that the user's shell finds and that the command may write."""
