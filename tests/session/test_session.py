@@ -364,6 +364,46 @@ def test_control_sockets_of_ssh_are_not_in_reach_of_commands(fence: Fence) -> No
     assert not path.startswith(str(fence.ground.project))
 
 
+def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: Fence) -> None:
+    """They use the files of the host, which stay as they are until `paddock apply`."""
+    host = full.ground.put(full.ground.project / "f", "host\n")
+    other = full.ground.put(full.ground.root / "granted" / "f", "other\n")
+    text = f'''
+[meta]
+version = 1
+inherit = "ai-agent"
+[filesystem]
+workspace = "{{kind}}"
+allow_globs = ["{other.parent}/**"]
+[tools]
+require_approval_for_writes = false
+require_approval_for_execute = false
+'''
+    body = f"""
+        async def call(name, **arguments):
+            result = await box.tools.call(ToolCall(name=name, arguments=arguments))
+            tell(name, result.outcome.value, "use bash" in (result.message or ""))
+        async with Sandbox(**options, approver=lambda question: Verdict.ONCE) as box:
+            await box.run("echo copy > f")
+            await call("read_file", path="f")
+            await call("read_file", path=box.workspace + "/f")
+            await call("list_directory", path=".")
+            await call("write_file", path="f", content="tool")
+            await call("edit_file", path="f", old_text="host", new_text="tool")
+            await call("bash", command="grep copy f")
+            await call("read_file", path="{other}")
+        """
+    policy = full.ground.put(full.ground.root / "copied.toml", text.format(kind="cow"))
+    told = play(full, body, policy=str(policy))
+    assert [line[1:] for line in told[:5]] == [["blocked", True]] * 5, told
+    assert told[5][1] == "ok", told
+    assert not told[6][2], "control: a path outside of the copy"
+    assert host.read_text() == "host\n"
+    policy = full.ground.put(full.ground.root / "live.toml", text.format(kind="live"))
+    assert not any(line[2] for line in play(full, body, policy=str(policy)))
+    assert host.read_text() == "tool", "control: a live workspace"
+
+
 def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: Fence) -> None:
     hosts = Path("/var/tmp") / f"paddock-host-{os.getpid()}"
     hosts.write_text("the host's")

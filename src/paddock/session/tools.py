@@ -99,6 +99,11 @@ def tools_of(
     judge = Judge(plan)
 
     def policy_denial(path: str, operation: Operation) -> str | None:
+        if _is_copied(plan, path):
+            return (
+                'the workspace is a copy (workspace = "cow"), and file tools use the files of the '
+                "host: use bash"
+            )
         if _is_commands_own(plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
@@ -116,9 +121,7 @@ def tools_of(
         except OSError as error:
             return f"the fence refuses it: commands can not {act} it ({error.strerror})"
         try:
-            # A copy has its own files.
-            copied = plan.workspace is not None and within(path, plan.workspace.path)
-            if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
+            if Identity.of(os.fstat(found)) != Identity.of(facts):
                 return (
                     f"the fence refuses it: commands can not {act} it, something else lies over it"
                 )
@@ -141,6 +144,16 @@ def tools_of(
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )
+
+
+def _is_copied(plan: Plan, path: str) -> bool:
+    """Whether commands see a copy of it. A file tool would read and write the host's file without
+    review.
+    """
+    if plan.workspace is None:
+        return False
+    places = (plan.workspace.path, os.path.realpath(plan.workspace.path))
+    return any(within(path, place) for place in places)
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
