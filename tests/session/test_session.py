@@ -277,9 +277,11 @@ def test_what_is_spooled_goes_where_no_command_leads_it(fence: Fence) -> None:
     assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
 
 
+GRANTING = '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = '
 # The command finds the directory of the logs, and puts a link at the name of the first log.
 LOGS = """
-writer = 'for d in . {reach}; do for l in $(find $d -maxdepth 1 -name "paddock-shells-*"); do ln -sf {victim} $l/shell_2.log; done; done; echo x >> {victim}'
+found = "$(find . {reach} -maxdepth 1 -name 'paddock-shells-*')"
+writer = f"for d in {{found}}; do ln -sf {victim} $d/shell_2.log; done; echo x >> {victim}"
 async with Sandbox(**options) as box:
     first = await box.shells.start("true")
     await first.wait(60)
@@ -300,7 +302,7 @@ def test_logs_of_shells_are_not_in_reach_of_commands(fence: Fence, reach: str) -
     }[reach]
     policy = fence.ground.put(
         fence.ground.root / "logs.toml",
-        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = ["{fence.ground.root}/granted/**?"]\n',
+        f'{GRANTING}["{fence.ground.root}/granted/**?"]\n',
     )
     told = play(
         fence,
@@ -320,7 +322,7 @@ def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(fence: F
     (apart / "shell_1.log").symlink_to(victim)
     policy = fence.ground.put(
         fence.ground.root / "logs.toml",
-        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = ["{granted}/**"]\n',
+        f'{GRANTING}["{granted}/**"]\n',
     )
     told = play(
         fence,

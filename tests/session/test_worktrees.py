@@ -138,7 +138,8 @@ def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(full:
             done = await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")
             tell(done.stdout)
         async with Sandbox(**options, worktree="topic") as box:
-            tell((await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")).stdout)
+            done = await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")
+            tell(done.stdout)
         """
     told = play(full, body, workspace=str(top), profile="ai-agent")
     assert told == [["protected\nnames\n"]] * 2, told

@@ -104,8 +104,8 @@ def _group(title: str, entry: dict[str, object]) -> Group:
 
 def is_flagged(path: str, target: str | None = None) -> bool:
     """Whether programs outside execute a file of this name although commands may write it.
-    ``path``: relative to its workspace. ``target``: of a symlink. A link into packages makes files that are tolerated there effective at
-    its own path.
+    ``path``: relative to its workspace. ``target``: of a symlink. A link into packages makes files
+    that are tolerated there effective at its own path.
     """
     table = protected()
     directories, _, name = path.rpartition("/")
