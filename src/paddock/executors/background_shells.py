@@ -7,6 +7,7 @@ started has the state FAILED; it never runs in the foreground instead.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import tempfile
@@ -26,6 +27,7 @@ from paddock.executors.interface import (
     Resizable,
     Size,
 )
+from paddock.executors.private_dir import make_private_dir, refuse_writable
 from paddock.executors.run import GRACE_S, end
 
 RING_BYTES = 1024 * 1024
@@ -143,25 +145,28 @@ class Shell:
     async def _start(
         self,
         executor: CommandExecutor,
+        log: BinaryIO,
         *,
         cwd: str | None,
         env: Mapping[str, str] | None,
         tty: Size | None,
     ) -> None:
-        self.log.touch()  # every shell has a log
         try:
             self._process = await executor.spawn(
                 self.command, cwd=cwd, env=env, stdin=True, tty=tty
             )
         except NotStarted as error:
             self.state, self.error = ShellStatus.FAILED, error.message
-            with open(self.log, "wb") as log:
+            with log:
                 self._take(f"{error.message}\n".encode(), log)
             return
-        self._following = asyncio.create_task(self._follow(self._process))
+        except BaseException:
+            log.close()
+            raise
+        self._following = asyncio.create_task(self._follow(self._process, log))
 
-    async def _follow(self, process: Process) -> None:
-        with open(self.log, "wb", buffering=0) as log:
+    async def _follow(self, process: Process, log: BinaryIO) -> None:
+        with log:
             streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
             reading = [asyncio.create_task(self._read(stream, log)) for stream in streams]
             try:
@@ -209,16 +214,22 @@ class Shell:
 
 
 class Shells:
-    """``directory``: for the logs; None: a temporary one, removed with the shells."""
+    """``directory``: for the logs; None: a temporary one, removed with the shells. A directory that
+    commands can write is refused. ``workspace``: the directory of the host where commands work.
+    """
 
     def __init__(
-        self, executor: CommandExecutor, directory: str | os.PathLike[str] | None = None
+        self,
+        executor: CommandExecutor,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        workspace: str | None = None,
     ) -> None:
         self._executor = executor
-        self._own = (
-            tempfile.TemporaryDirectory(prefix="paddock-shells-") if directory is None else None
-        )
-        self._directory = Path(self._own.name if self._own else os.fspath(directory or "."))
+        self._chosen = None if directory is None else os.fspath(directory)
+        self._workspace = workspace
+        self._logs: _LogDirectory | None = None
+        self._opening = asyncio.Lock()
         self._shells: dict[str, Shell] = {}
         self._disposed = False
 
@@ -232,11 +243,20 @@ class Shells:
     ) -> Shell:
         if self._disposed:
             raise UsageError("the session of these shells has ended")
+        async with self._opening:
+            self._logs = self._logs or await self._open_logs()
         id = f"shell_{len(self._shells) + 1}"
-        shell = Shell(id, command, self._directory / f"{id}.log")
+        log = self._logs.create(f"{id}.log")
+        shell = Shell(id, command, self._logs.path / f"{id}.log")
         self._shells[id] = shell
-        await shell._start(self._executor, cwd=cwd, env=env, tty=tty)
+        await shell._start(self._executor, log, cwd=cwd, env=env, tty=tty)
         return shell
+
+    async def _open_logs(self) -> _LogDirectory:
+        if self._chosen is None:
+            return _LogDirectory(await asyncio.to_thread(make_private_dir, "paddock-shells-"))
+        await refuse_writable(self._chosen, self._executor, self._workspace)
+        return _LogDirectory(self._chosen)
 
     def list(self) -> tuple[Shell, ...]:
         return tuple(self._shells.values())
@@ -268,5 +288,30 @@ class Shells:
             return
         self._disposed = True
         await asyncio.gather(*(shell._dispose(grace_s) for shell in self._shells.values()))
+        if self._logs is not None:
+            self._logs.close()
+
+
+class _LogDirectory:
+    """Logs are created by the descriptor of their directory, as new files. So no link that appears
+    there leads a log to another file.
+    """
+
+    def __init__(self, place: str | tempfile.TemporaryDirectory[str]) -> None:
+        self._own = None if isinstance(place, str) else place
+        self.path = Path(place if isinstance(place, str) else place.name)
+        self._fd = os.open(self.path, os.O_RDONLY) if os.open in os.supports_dir_fd else None
+
+    def create(self, name: str) -> BinaryIO:
+        path = name if self._fd is not None else os.fspath(self.path / name)
+        with contextlib.suppress(FileNotFoundError):  # the log of an earlier session
+            os.unlink(path, dir_fd=self._fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+        return open(os.open(path, flags, 0o666, dir_fd=self._fd), "wb", buffering=0)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
         if self._own is not None:
             self._own.cleanup()

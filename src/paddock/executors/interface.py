@@ -99,6 +99,13 @@ class Resizable(Protocol):
 
 
 @runtime_checkable
+class WritesHost(Protocol):
+    """An executor whose commands can write some paths of this host, and not others."""
+
+    async def can_write(self, path: str) -> bool: ...
+
+
+@runtime_checkable
 class Closable(Protocol):
     """A process that holds more than its pipes. Closing it ends its remaining processes."""
 

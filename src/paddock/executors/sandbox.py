@@ -33,7 +33,10 @@ from paddock.executors.interface import (
     shell_here,
 )
 from paddock.launch.prepare import Prepared, prepare
+from paddock.plan.grants import TMP
+from paddock.plan.paths import with_parents, within
 from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
+from paddock.plan.rights import WRITES
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
@@ -109,6 +112,24 @@ class SandboxExecutor:
         if self._prepared is None:
             self._prepared = await asyncio.to_thread(self._prepare)
         return self._prepared
+
+    async def can_write(self, path: str) -> bool:
+        """Whether a command can change where this path of the host leads."""
+        plan = (await self.prepared()).plan
+        if plan.files is None:
+            return False
+        kept = (*plan.files.unwritable, *plan.files.closed)
+        if any(within(os.path.realpath(path), place) for place in kept):
+            return False
+        trees = [grant.path for grant in plan.files.grants if grant.access in WRITES]
+        if plan.tier is Tier.FULL:
+            trees = [path for path in trees if path != TMP]  # inside it is another directory
+        reached = {os.path.realpath(tree) for tree in trees}
+        return any(
+            within(os.path.realpath(on), tree)
+            for on in with_parents(os.path.abspath(path))
+            for tree in reached
+        )
 
     async def dispose(self) -> tuple[str, ...]:
         async with self._starting:

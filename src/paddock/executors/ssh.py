@@ -11,7 +11,6 @@ import asyncio
 import base64
 import os
 import signal
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +28,7 @@ from paddock.executors.interface import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.private_dir import make_private_dir
 from paddock.executors.remote_client import (
     MARK,
     ClientProcess,
@@ -86,7 +86,7 @@ class SshExecutor:
         self._client = HostExecutor(
             cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ}
         )
-        self._directory = tempfile.TemporaryDirectory(prefix="paddock-ssh-")
+        self._directory = make_private_dir("paddock-ssh-")
         self._session = new_mark()
         self._starting = asyncio.Lock()
         self._masters: list[_Master] = []

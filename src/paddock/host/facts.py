@@ -51,6 +51,9 @@ class Host:
     own_paths: tuple[
         str, ...
     ]  # paths that no grant may make writable: configuration, state, the installation
+    # missing paths at which a new program would be started instead of Paddock
+    missing_entries: tuple[str, ...] = ()
+    program_dirs: tuple[str, ...] = ()  # the directories of the user's PATH, resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

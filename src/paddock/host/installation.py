@@ -16,13 +16,14 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from paddock.core import process as core
+from paddock.errors import PolicyError
 from paddock.text.path_walk import ResolvedPath, Tree, follow
 
 LAUNCHER = "paddock"
 _PROGRAMS = (LAUNCHER, "paddock-core", "paddock-python")
 
 
-def own_paths(home: str, search_path: str) -> tuple[str, ...]:
+def own_paths(home: str, search_path: str, cwd: str) -> tuple[str, ...]:
     """``search_path``: the PATH on which the user finds Paddock."""
     paths = {
         f"{home}/.config/paddock",
@@ -30,7 +31,7 @@ def own_paths(home: str, search_path: str) -> tuple[str, ...]:
         "/etc/paddock",
         *_cgroup_trees(),
     }
-    entries = (entry for entry in entries_of(search_path) if os.path.lexists(entry))
+    entries = (entry for entry in entries_of(search_path, cwd) if os.path.lexists(entry))
     for path in (*_installed(), *entries):
         paths.update(place.path for place in follow(path).places if _could_change(place))
     return _outermost(paths)
@@ -50,14 +51,49 @@ def _cgroup_trees() -> Iterator[str]:
                 )
 
 
-def entries_of(search_path: str) -> Iterator[str]:
+def missing_entries(search_path: str, cwd: str) -> tuple[str, ...]:
+    """The missing paths at which a new program would be started instead of Paddock, with the links
+    that lead there: in each directory of PATH before the one in which Paddock is found.
+    """
+    missing: set[str] = set()
+    for directory in search_dirs(search_path, cwd):
+        entry = os.path.join(directory, LAUNCHER)
+        if os.path.isfile(entry) and os.access(entry, os.X_OK):
+            break
+        if not os.path.lexists(entry) and _could_create(entry):
+            missing.update(_places(entry))
+    return tuple(sorted(missing))
+
+
+def search_dirs(search_path: str, cwd: str) -> tuple[str, ...]:
+    """The directories of PATH. A relative or empty entry starts in the current directory."""
+    entries = search_path.split(":") if search_path else []
+    return tuple(dict.fromkeys(os.path.normpath(os.path.join(cwd, entry)) for entry in entries))
+
+
+def entries_of(search_path: str, cwd: str) -> Iterator[str]:
     """The paths under which a user may find Paddock, existing or not, if this user could create
     them.
     """
-    for directory in dict.fromkeys(search_path.split(":")):
-        entry = f"{directory.rstrip('/')}/{LAUNCHER}"
-        if directory.startswith("/") and (os.access(directory, os.W_OK) or os.path.lexists(entry)):
+    for directory in search_dirs(search_path, cwd):
+        entry = os.path.join(directory, LAUNCHER)
+        if os.path.lexists(entry) or _could_create(entry):
             yield entry
+
+
+def _could_create(path: str) -> bool:
+    """Whether this user could create it, with the directories above it."""
+    directory = os.path.dirname(path)
+    while not os.path.exists(directory):
+        directory = os.path.dirname(directory)
+    return os.access(directory, os.W_OK) or _is_ours(directory)
+
+
+def _places(path: str) -> tuple[str, ...]:
+    try:
+        return tuple(place.path for place in follow(path).places)
+    except PolicyError:  # an inaccessible directory of this user
+        return (os.path.realpath(path),)
 
 
 def _installed() -> Iterator[str]:

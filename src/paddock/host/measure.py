@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from paddock.core import process as core
 from paddock.errors import CoreError
 from paddock.host.facts import Host, Probe, Usable
-from paddock.host.installation import own_paths
+from paddock.host.installation import missing_entries, own_paths, search_dirs
 from paddock.text.path_walk import Tree
 
 
@@ -40,7 +41,9 @@ def measure(
             cwd=cwd,
             previously_writable=previously_writable,
             journals=journals,
-            own_paths=own_paths(home, search_path),
+            own_paths=own_paths(home, search_path, cwd),
+            missing_entries=missing_entries(search_path, cwd),
+            program_dirs=tuple(map(os.path.realpath, search_dirs(search_path, cwd))),
         )
     except (KeyError, TypeError) as error:
         raise _other_half(error) from error

@@ -36,20 +36,29 @@ def _lines(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
 
-_INDEX = _lines(rf"^\s*(?:--)?(?:index|extra-index|find-links)(?:[-_]url)?\s*[ =:]{_MORE_LINES}")
-_REPLACED = _lines(rf"^\s*index[-_]url\s*[=:]{_MORE_LINES}")
-_TOML_URL = _lines(r"^\s*(?:\[.*\]\s*)?(?:\w+-)?(?:url|index|registry|find-links)\s*=(.*)$")
-_NPMRC = _lines(r"^\s*(?:@[^:\s]+:)?registry\s*=(.*)$")
-_RESOLVED = _lines(r"^\s*\"?(?:resolved|tarball)\"?\s*:?\s*(.*)$")
-_SOURCE = _lines(r"\b(?:registry|source|url)\s*=\s*(\"[^\"]*\")")
-_CARGO_INDEX = _lines(r"\"(?:dl|api)\"\s*:\s*(\"[^\"]*\")")
+# A command may write these files, up to 64 MB. So no expression may take more than linear time: no
+# part before a required character runs over the beginning of the next possible match.
+_INDEX = _lines(
+    rf"^[ \t]*(?:--)?(?:index|extra-index|find-links)(?:[-_]url)?[ \t]*[ =:]{_MORE_LINES}"
+)
+_REPLACED = _lines(rf"^[ \t]*index[-_]url[ \t]*[=:]{_MORE_LINES}")
+_TOML_URL = _lines(
+    r"^[ \t]*(?:\[.*\][ \t]*)?(?:\w+-)?(?:url|index|registry|find-links)[ \t]*=(.*)$"
+)
+_NPMRC = _lines(r"^[ \t]*(?:@[^:\s]+:)?registry[ \t]*=(.*)$")
+_NPMRC_DEFAULT = _lines(r"^[ \t]*registry[ \t]*=(.*)$")
+_RESOLVED = _lines(r"^[ \t]*\"?(?:resolved|tarball)\"?[ \t]*:?[ \t]*(.*)$")
+_SOURCE = _lines(r"\b(?:registry|source|url)[ \t]*=[ \t]*(\"[^\"\n]*\")")
+_CARGO_INDEX = _lines(r"\"(?:dl|api)\"\s*:\s*(\"[^\"\n]*\")")
 _GO = _lines(r"^GOPROXY=(.*)$")
 _GO_SUMS = _lines(r"^GOSUMDB=(?:\S+[ \t]+)?(?:https?://)?([^\s+/]+)")
-_APT_LINE = _lines(r"^\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?(\S+)")
+_APT_LINE = _lines(r"^[ \t]*deb(?:-src)?[ \t]+(?:\[[^\]\n]*\][ \t]+)?(\S+)")
 _APT_STANZA = _lines(rf"^URIs:{_MORE_LINES}")
-_PIP_OWN = _lines(r"^PyPI\s*=\s*PackageIndex\(([^)]*)\)")
-_PIP_FILES = _lines(r"^PyPI\s*=\s*PackageIndex\([^)]*file_storage_domain\s*=\s*[\"']([^\"']+)")
-_NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"']+)")
+_PIP_OWN = _lines(r"^PyPI[ \t]*=[ \t]*PackageIndex\(([^()]*)\)")
+_PIP_FILES = _lines(
+    r"^PyPI[ \t]*=[ \t]*PackageIndex\([^()]*file_storage_domain[ \t]*=[ \t]*[\"']([^\"']+)"
+)
+_NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"'\n]+)")
 
 # The part of a file that is searched, by the end of its path. `paddock trust` accepts the same
 # files.
@@ -174,14 +183,15 @@ class _RegistryReader:
             return False
         walk = follow(path)
         writable = self.writable_history.holds(walk) or in_private_temp(walk, self.origin.uid)
-        agreed = [
-            one
-            for one in named
-            if not writable or self.origin.trusted.agrees_to(agreement(one.value), walk.written)
-        ]
+        trusted = self.origin.trusted
+        agreed_to = {
+            host: not writable or trusted.agrees_to(agreement(host), walk.written)
+            for host in {one.value for one in named}
+        }
+        agreed = [one for one in named if agreed_to[one.value]]
         known = {one.value for one in self.untrusted}
         self.untrusted += {
-            one.value: one for one in named if one not in agreed and one.value not in known
+            one.value: one for one in named if not agreed_to[one.value] and one.value not in known
         }.values()
         self.hosts += agreed
         return bool(agreed)
@@ -255,7 +265,7 @@ def _npm(read: _RegistryReader) -> None:
     replaced = read.variables(
         "npm_config_registry", "NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER"
     )
-    replaced |= read.files(*settings, pattern=_lines(r"^\s*registry\s*=(.*)$"))
+    replaced |= read.files(*settings, pattern=_NPMRC_DEFAULT)
     read.files(*settings, pattern=_NPMRC)
     if root and not replaced:
         places = (

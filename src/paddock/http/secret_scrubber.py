@@ -4,7 +4,8 @@ Each occurrence is overwritten with as many ``*``, so that lengths and frames st
 finds the secret itself, in base64 (both alphabets, at each of the three positions within a group)
 and in hexadecimal. It finds each of these also behind escapes: percent, JSON and JavaScript
 (``\\u0041``, ``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. It
-does not find other forms (encrypted, compressed, reversed, in two answers).
+does not find other forms (encrypted, compressed, reversed, in two answers, base64 in several
+lines).
 
 A client can make an upstream echo its own text. So nothing that the client can measure may depend
 on the characters of the secret, unless the whole secret was echoed:
@@ -268,6 +269,7 @@ def _letter(found: re.Match[bytes]) -> bytes | None:
 
 def _forms(secret: bytes) -> Iterator[bytes]:
     yield secret
+    yield secret.lower()  # as the name of a header, which is compared in lower case
     yield secret.replace(b" ", b"+")  # as web forms encode it
     yield secret.hex().encode()
     yield secret.hex().upper().encode()

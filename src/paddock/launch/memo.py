@@ -193,7 +193,8 @@ class Memo:
         )
         yield from (os.path.dirname(file.path) for file in policy.files)
         yield from (walk.end.path for walk in trees)
-        yield from entries_of(self.origin.environ.get("PATH", ""))
+        for entry in entries_of(self.origin.environ.get("PATH", ""), self.origin.cwd):
+            yield from (entry, os.path.dirname(entry))  # it may become a link to another directory
 
 
 def _surroundings(origin: Origin) -> Iterator[str]:

@@ -252,7 +252,7 @@ def _refuse_two_groups(policy: Policy, section: ContainerSection) -> None:
 def _refuse_own(
     rootdir: str, host: Host, journals: tuple[str, ...], section: ContainerSection
 ) -> None:
-    for path in (*host.own_paths, *journals):
+    for path in (*host.own_paths, *host.missing_entries, *journals):
         if touch(path, rootdir):
             raise PolicyError(
                 f"the root directory {rootdir} overlaps {path}, which Paddock itself needs",

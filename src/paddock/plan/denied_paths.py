@@ -26,6 +26,7 @@ class DeniedPaths:
     journals: tuple[str, ...]
     secrets: tuple[str, ...]  # files that only root can read
     own: tuple[str, ...]  # Paddock's own paths: readable, not writable
+    missing_entries: tuple[str, ...]  # a program there would be started instead of Paddock
 
     @property
     def unreadable(self) -> tuple[str, ...]:
@@ -37,7 +38,7 @@ class DeniedPaths:
 
     @property
     def to_writing(self) -> tuple[str, ...]:
-        return tuple(sorted(self.own))
+        return tuple(sorted({*self.own, *self.missing_entries}))
 
 
 def denied_paths_of(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
@@ -54,4 +55,5 @@ def denied_paths_of(filesystem: Filesystem, host: Host, journals: tuple[str, ...
         journals=journals,
         secrets=_ROOT_SECRETS if host.uid == 0 else (),
         own=tuple(host.own_paths),
+        missing_entries=tuple(host.missing_entries),
     )

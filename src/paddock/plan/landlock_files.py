@@ -73,7 +73,18 @@ class Carving:
                 where=requested.source,
                 hint="start paddock in a project directory; install paddock outside this directory",
             )
-        return own
+        missing = [
+            path for path in self.denied_paths.missing_entries if touch(path, requested.path)
+        ]
+        if missing and requested.workspace:
+            raise PolicyError(
+                f"the workspace {requested.path} can get a program {missing[0]}, which your PATH "
+                "finds before paddock",
+                where=requested.source,
+                hint="put the directory of paddock first in PATH; the full tier can protect that "
+                "name (`paddock doctor`)",
+            )
+        return own + missing
 
     def _unholdable(self, deny: Deny, requested: RequestedGrant) -> None:
         text = (

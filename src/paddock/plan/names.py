@@ -74,6 +74,9 @@ def names_of(
         name_trees.holding(file.path for file in policy.files)
     )
     exact.update(path for opening in terrain.openings for path in opening.locked)
+    exact.update(
+        name_trees.holding(host.missing_entries)
+    )  # for `apply`, which reads these patterns
     opened = {text for text in name_trees.opened() if not _matches_any(text, exact)}
     secrets = {
         deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
@@ -86,7 +89,7 @@ def names_of(
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
         if name_trees.writable
         else (),
-        flagged=tuple(sorted(name_trees.flagged())),
+        flagged=tuple(sorted({*name_trees.flagged(), *name_trees.programs_in(host.program_dirs)})),
         packages=protected().packages if name_trees.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
@@ -186,6 +189,14 @@ class _NameTrees:
     def flagged(self) -> Iterator[str]:
         for name in protected().flagged:
             yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.own))
+        for name in protected().flagged_top:
+            yield from (f"{tree.rstrip('/')}/{name}" for tree in self.own)
+
+    def programs_in(self, directories: Iterable[str]) -> Iterator[str]:
+        """Programs that the user's shell finds and that the command may write."""
+        for directory in directories:
+            if "*" not in directory and any(within(directory, tree) for tree in self.own):
+                yield f"{directory}/*"
 
     def exposed(self) -> Iterator[str]:
         """The user granted a protected path itself. The grant counts, and a notice repeats it."""

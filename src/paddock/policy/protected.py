@@ -41,6 +41,7 @@ class Protected:
     groups: tuple[Group, ...]
     packages: tuple[str, ...]  # directories of installed packages
     flagged: tuple[str, ...]  # may be written, although they are executed outside
+    flagged_top: tuple[str, ...]  # likewise, directly in a writable path
     variables: Mapping[str, str]  # of the caller: the name in the home that each replaces
 
     def named_by(
@@ -81,10 +82,17 @@ def protected() -> Protected:
     with open(TABLE, "rb") as file:
         table = tomllib.load(file)
     packages, flagged = tuple(table.pop("packages")), tuple(table.pop("flagged"))
+    flagged_top = tuple(table.pop("flagged_top"))
     table["git"]["any"] = list(patterns())
     variables = table.pop("variables")
     groups = tuple(_group(title, entry) for title, entry in table.items())
-    return Protected(groups=groups, packages=packages, flagged=flagged, variables=variables)
+    return Protected(
+        groups=groups,
+        packages=packages,
+        flagged=flagged,
+        flagged_top=flagged_top,
+        variables=variables,
+    )
 
 
 def _group(title: str, entry: dict[str, object]) -> Group:
@@ -96,8 +104,8 @@ def _group(title: str, entry: dict[str, object]) -> Group:
 
 def is_flagged(path: str, target: str | None = None) -> bool:
     """Whether programs outside execute a file of this name although commands may write it.
-    ``target``: of a symlink. A link into packages makes files that are tolerated there effective at
-    its own path.
+    ``path``: relative to its workspace. ``target``: of a symlink. A link into packages makes files
+    that are tolerated there effective at its own path.
     """
     table = protected()
     directories, _, name = path.rpartition("/")
@@ -107,6 +115,8 @@ def is_flagged(path: str, target: str | None = None) -> bool:
 
     if is_shipped(directories):
         return False
+    if not directories and name in table.flagged_top:
+        return True
     end = os.path.normpath(os.path.join(directories, target)) if target else ""
     return is_shipped(end) or any(component_matches(pattern, name) for pattern in table.flagged)
 

@@ -16,11 +16,11 @@ from paddock.core.redact import Redactor
 from paddock.errors import UsageError
 from paddock.executors.background_shells import Shells
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
+from paddock.executors.private_dir import refuse_writable
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
 from paddock.policy.formats.config import configured
 from paddock.policy.model import Tier
@@ -87,7 +87,7 @@ class Sandbox:
         if self._parts is not None:
             raise UsageError("a session can be entered only once")
         if self._worktree is not None:
-            self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
+            self.workspace = await make_worktree(self.workspace, self._worktree)
         if self._own_executor is None:
             sandbox = SandboxExecutor(
                 self._request, workspace=self.workspace, approver=self._approver
@@ -106,7 +106,7 @@ class Sandbox:
         self._parts = _Parts(
             executor=executor,
             files=sandbox,
-            shells=Shells(executor),
+            shells=Shells(executor, workspace=self.workspace),
             approvals=approvals,
             recorder=recorder,
         )
@@ -171,14 +171,8 @@ class Sandbox:
         """A string is a line of shell; a list is passed to execve without a shell. See
         :func:`paddock.executors.run.run`.
         """
-        if spool is not None and any(
-            within(os.path.realpath(on), self.workspace)
-            for on in with_parents(os.path.abspath(spool))
-        ):
-            raise UsageError(
-                f"{os.fspath(spool)} is in the workspace, where a command could create a link",
-                hint="choose a spool directory that commands cannot write",
-            )
+        if spool is not None:
+            await refuse_writable(spool, self.executor, self.workspace)
         return await run(
             self.executor,
             command,

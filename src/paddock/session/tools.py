@@ -99,6 +99,11 @@ def tools_of(
     judge = Judge(plan)
 
     def policy_denial(path: str, operation: Operation) -> str | None:
+        if _is_copied(plan, path):
+            return (
+                'the workspace is a copy (workspace = "cow"), and file tools use the files of the '
+                "host: use bash"
+            )
         if _is_commands_own(plan, path):
             return "the sandbox denies it: commands have a private directory there"
         judgement = judge(path, operation)
@@ -116,9 +121,7 @@ def tools_of(
         except OSError as error:
             return f"the sandbox denies it: commands cannot {act} it ({error.strerror})"
         try:
-            # A copy has its own files.
-            copied = plan.workspace is not None and within(path, plan.workspace.path)
-            if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
+            if Identity.of(os.fstat(found)) != Identity.of(facts):
                 return f"the sandbox denies it: commands cannot {act} it, because a mount covers it"
             if operation.writes and os.fstatvfs(found).f_flag & os.ST_RDONLY:
                 return "the sandbox denies it: commands can only read it"
@@ -139,6 +142,16 @@ def tools_of(
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )
+
+
+def _is_copied(plan: Plan, path: str) -> bool:
+    """Whether commands see a copy of it. A file tool would read and write the host's file without
+    review.
+    """
+    if plan.workspace is None:
+        return False
+    places = (plan.workspace.path, os.path.realpath(plan.workspace.path))
+    return any(within(path, place) for place in places)
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:

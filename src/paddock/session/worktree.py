@@ -1,28 +1,76 @@
 """A git worktree for a session, beside the repository. It is merged with plain git when the work is
 done.
+
+Commands of earlier sessions may have written the configuration of the repository. So git outside of
+the sandbox creates no file of a commit: filters would run then. A sandbox does that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 
 from paddock.errors import UsageError
+from paddock.executors.run import run
+from paddock.executors.sandbox import SandboxExecutor
+from paddock.policy import GrantFlag, Request
+from paddock.policy.model import Access, Tier
 
 # Disables programs that the repository makes git run.
 _PLAIN = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
+# A partial clone fetches missing objects, by programs that its configuration names.
+_NO_FETCH = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+_GIT_TIMEOUT_S = 60.0  # a command can leave a FIFO where git expects a file
+_CHECKOUT_TIMEOUT_S = 600.0
 
 
-def make_worktree(repository: str, branch: str) -> str:
+async def make_worktree(repository: str, branch: str) -> str:
     """Returns the directory ``REPOSITORY.worktrees/BRANCH``. An existing one is reused."""
+    path, new = await asyncio.to_thread(_add, repository, branch)
+    if new:
+        await _check_out(path)
+    return path
+
+
+def _add(repository: str, branch: str) -> tuple[str, bool]:
+    """Adds the worktree without its files. False: it exists already."""
     top = _git(repository, "rev-parse", "--show-toplevel")
     path = os.path.join(f"{top}.worktrees", branch.replace("/", "-"))
     if path in _listed(top):
-        return path
+        return path, False
     _git(top, "check-ref-format", "--branch", branch)
     known = _exists(top, f"refs/heads/{branch}")
-    _git(top, "worktree", "add", "--quiet", *([path, branch] if known else ["-b", branch, path]))
-    return path
+    named = [path, branch] if known else ["-b", branch, path]
+    _git(top, "worktree", "add", "--quiet", "--no-checkout", *named)
+    _git(path, "read-tree", "HEAD")
+    return path, True
+
+
+async def _check_out(path: str) -> None:
+    """Creates the files of the index. In the landlock tier, because the full tier takes new
+    protected names away, and a commit may contain them.
+    """
+    common = os.path.realpath(os.path.join(path, _git(path, "rev-parse", "--git-common-dir")))
+    repository = GrantFlag(access=Access.READ, pattern=f"{common}/**", flag="worktree")
+    request = Request(
+        profiles=("ai-agent",), tier=Tier.LANDLOCK, grants=(repository,), command="/bin/sh"
+    )
+    sandbox = SandboxExecutor(request, workspace=path)
+    try:
+        done = await run(
+            sandbox,
+            ["git", *_PLAIN, "checkout-index", "--all", "--quiet"],
+            timeout_s=_CHECKOUT_TIMEOUT_S,
+        )
+    finally:
+        await sandbox.dispose()
+    if not done.ok:
+        raise UsageError(
+            f"cannot check out the files of the worktree {path} in a sandbox: "
+            f"{done.error or done.stderr.strip()}",
+            hint=f"if you trust the configuration of the repository: git -C {path} reset --hard",
+        )
 
 
 def _listed(top: str) -> list[str]:
@@ -31,26 +79,32 @@ def _listed(top: str) -> list[str]:
 
 
 def _exists(top: str, reference: str) -> bool:
-    return (
-        subprocess.run(
-            [*_words(top), "rev-parse", "--verify", "--quiet", reference], capture_output=True
-        ).returncode
-        == 0
-    )
-
-
-def _words(directory: str) -> list[str]:
-    return ["git", *_PLAIN, "-C", directory]
+    return _run(top, "rev-parse", "--verify", "--quiet", reference).returncode == 0
 
 
 def _git(directory: str, *words: str) -> str:
-    try:
-        done = subprocess.run([*_words(directory), *words], capture_output=True, text=True)
-    except FileNotFoundError:
-        raise UsageError("worktrees need git, and git is not installed") from None
+    done = _run(directory, *words)
     if done.returncode != 0:
         raise UsageError(
             f"cannot create a worktree in {directory}: "
             f"{done.stderr.strip() or f'git {words[0]} failed'}"
         )
     return done.stdout.rstrip("\n")
+
+
+def _run(directory: str, *words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            ["git", *_PLAIN, "-C", directory, *words],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **_NO_FETCH},
+            timeout=_GIT_TIMEOUT_S,
+        )
+    except FileNotFoundError:
+        raise UsageError("worktrees need git, and git is not installed") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"git {words[0]} in {directory} did not end within {_GIT_TIMEOUT_S:.0f} s",
+            hint="look for a FIFO in the git directory: find .git -type p",
+        ) from None

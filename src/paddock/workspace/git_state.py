@@ -1,4 +1,4 @@
-"""Files that git leaves behind in a copy and obeys later: its index, its packed refs, and the state and
+"""Judge what git left behind in a copy: the core reads the content, as it does after a live run.
 options of an unfinished
 rebase. The core judges their content, as after a run in a live workspace.
 """

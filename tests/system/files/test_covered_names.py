@@ -566,3 +566,36 @@ def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fe
     )
     again = full.inside(["sh", "-c", "echo y > c/.jj/repo/store/type"])
     assert again.exit_code == 0, "and written by the next run"
+
+
+_OBEYED = [
+    ".jj/workspace-config.toml",
+    ".jj/workspace-config-id",
+    ".jj/repo/config-id",
+    ".hg/histedit-state",
+    ".bsp/x.json",
+    "buildServer.json",
+    ".lsp/config.edn",
+    ".gclient",
+    ".repo/repo/main.py",
+    ".p4config",
+    "_darcs/prefs/defaults",
+    ".pants.bootstrap",
+    ".west/config",
+    ".solargraph.yml",
+]
+
+
+def test_settings_that_tools_obey_unasked_are_taken_away(full: Fence) -> None:
+    project = full.ground.project
+    names = [*_OBEYED, ".luacheckrc", ".yardopts", "platform.py", "sub/platform.py", "plain.txt"]
+    acts = [f"mkdir -p $(dirname {name}); echo new > {name}" for name in names]
+    done = full.inside(["sh", "-c", "; ".join(("echo started", *acts))])
+    assert done.started, str(done)
+    assert [name for name in names if (project / name).exists()] == names[len(_OBEYED) :]
+    listed = sorted(event["path"] for event in full.events() if event["event"] == "name.flagged")
+    assert listed == [str(project / name) for name in (".luacheckrc", ".yardopts", "platform.py")]
+    control = full.outside(["sh", "-c", "; ".join(acts)])
+    assert control.exit_code == 0, str(control)
+    again = full.inside(["sh", "-c", "; ".join(f"echo evil >> {name}" for name in _OBEYED)])
+    assert all((project / name).read_text() == "new\n" for name in _OBEYED), str(again)

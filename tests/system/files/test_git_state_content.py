@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.files.test_git_directories import made
 from tests.support.fence import Fence
 from tests.support.tester import Outcome
+from tests.system.files.test_git_directories import made
 
 _WHO = (
     "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"

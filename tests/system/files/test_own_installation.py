@@ -221,6 +221,72 @@ def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> N
     assert fence.tester.run(words, cwd=fence.ground.project).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("entry", "plant"),
+    [
+        ("{project}/bin", "cp evil/paddock bin/paddock"),
+        ("bin", "cp evil/paddock bin/paddock"),
+        ("made/bin", "mkdir made; cp -r evil made/bin"),
+        ("moved/bin", "mkdir moved; cp -r evil tree; mv tree moved/bin"),
+        ("linked/bin", "mkdir linked; ln -s ../evil linked/bin"),
+        ("linked/bin", "mkdir -p tree; ln -s ../evil tree/bin; ln -s tree linked"),
+    ],
+)
+def test_a_missing_name_of_paddock_on_the_search_path_stays_missing(
+    fence: Fence, entry: str, plant: str
+) -> None:
+    """An activated environment in the workspace comes before the directory of Paddock."""
+    project, marker = fence.ground.project, fence.ground.outside / "started"
+    fence.ground.make(project / "bin")
+    fence.ground.put(project / "evil" / "paddock", f"#!/bin/sh\ntouch {marker}\n", mode=0o755)
+    path = f"{entry.format(project=project)}:{fence.installation.paddock.parent}:/usr/bin:/bin"
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--off", "audit"]
+    words += ["--", "sh", "-c", f"echo started; {plant}; touch bin/other"]
+    run = fence.tester.run(words, env={"PATH": path}, cwd=project)
+    assert run.stdout.startswith("started"), run
+    assert (project / "bin" / "other").exists(), "control: another name stays"
+    host = ["sh", "-c", "paddock profiles"]
+    assert "ai-agent" in fence.tester.run(host, env={"PATH": path}, cwd=project).stdout, run
+    assert not marker.exists()
+    fence.outside(["rm", "-rf", "made", "moved", "linked", "tree"])
+    fence.tester.run(words, cwd=project)
+    fence.tester.run(host, env={"PATH": path}, cwd=project)
+    assert marker.exists(), "control: without that PATH the run can leave the name"
+
+
+def test_the_landlock_tier_refuses_a_search_path_with_a_free_name_of_paddock(fence: Fence) -> None:
+    project = fence.ground.project
+    own = fence.installation.paddock.parent
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
+    for path in (f"{project}/bin:{own}:/usr/bin", f"bin:{own}:/usr/bin", f":{own}:/usr/bin"):
+        refused = fence.tester.run(words, env={"PATH": path}, cwd=project)
+        assert refused.exit_code == 125, refused
+        assert "which your PATH finds before paddock" in refused.stderr
+    path = f"{own}:{project}/bin:bin:/usr/bin"
+    control = fence.tester.run(words, env={"PATH": path}, cwd=project)
+    assert control.exit_code == 0, control
+
+
+def test_programs_on_the_search_path_that_a_run_changes_are_listed_at_its_end(
+    fence: Fence,
+) -> None:
+    project = fence.ground.project
+    fence.ground.put(project / "bin" / "old", "#!/bin/sh\n", mode=0o755)
+    fence.ground.put(project / "bin" / "same", "#!/bin/sh\n", mode=0o755)
+    path = f"{fence.installation.paddock.parent}:{project}/bin:/usr/bin:/bin"
+    plant = ["sh", "-c", "mkdir lib; echo x >> bin/old; cp /bin/true bin/git; touch lib/other"]
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--off", "audit"]
+    run = fence.tester.run([*words, "--", *plant], env={"PATH": path}, cwd=project)
+    assert "bin/old" in run.stderr, run
+    assert "bin/git" in run.stderr, run
+    assert "bin/same" not in run.stderr, run
+    assert "lib/other" not in run.stderr, run
+    (project / "lib" / "other").unlink()
+    (project / "lib").rmdir()
+    control = fence.tester.run([*words, "--", *plant], cwd=project)
+    assert "bin/git" not in control.stderr, control
+
+
 def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(fence: Fence) -> None:
     """Installers then make a shell start Python; the shell would not know the options."""
     marker = fence.ground.outside / "ran"

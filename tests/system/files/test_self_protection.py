@@ -318,7 +318,9 @@ def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(fence: Fence) -> No
         f"#!/bin/sh\ntouch {fence.ground.root}/taken\n",
         mode=0o755,
     )
-    env = {"PATH": f"{fake.parent}:/usr/bin:/bin"}
+    launcher = fence.ground.make(fence.ground.root / "launcher")  # PATH finds paddock there first
+    (launcher / "paddock").symlink_to(fence.installation.paddock)
+    env = {"PATH": f"{launcher}:{fake.parent}:/usr/bin:/bin"}
     assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
     assert not (fence.ground.root / "taken").exists()
 

@@ -286,6 +286,135 @@ place))).outcome.value)
     assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
 
 
+GRANTING = '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = '
+# The command finds the directory of the logs, and puts a link at the name of the first log.
+LOGS = """
+found = "$(find . {reach} -maxdepth 1 -name 'paddock-shells-*')"
+writer = f"for d in {{found}}; do ln -sf {victim} $d/shell_2.log; done; echo x >> {victim}"
+async with Sandbox(**options) as box:
+    first = await box.shells.start("true")
+    await first.wait(60)
+    done = await box.run(writer)
+    tell("denied" in done.stderr or "Read-only" in done.stderr)
+    shell = await box.shells.start("echo chosen by the command")
+    await shell.wait(60)
+    tell(shell.log.read_text(), os.stat(shell.log.parent).st_mode & 0o777)
+"""
+
+
+@pytest.mark.parametrize("reach", ["workspace", "granted"])
+def test_logs_of_shells_are_not_in_reach_of_commands(fence: Fence, reach: str) -> None:
+    victim = fence.ground.put(fence.ground.root / "victim", "kept")
+    place = {
+        "workspace": fence.ground.make(fence.ground.project / "temp"),
+        "granted": fence.ground.make(fence.ground.root / "granted"),
+    }[reach]
+    policy = fence.ground.put(
+        fence.ground.root / "logs.toml",
+        f'{GRANTING}["{fence.ground.root}/granted/**?"]\n',
+    )
+    told = play(
+        fence,
+        LOGS.format(reach=place, victim=victim),
+        env={"TMPDIR": str(place)},
+        policy=str(policy),
+    )
+    assert told == [[True], ["chosen by the command\n", 0o700]], told
+    assert victim.read_text() == "kept"
+    assert not list(place.glob("paddock-shells-*"))
+
+
+def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(fence: Fence) -> None:
+    victim = fence.ground.put(fence.ground.root / "victim", "kept")
+    granted = fence.ground.make(fence.ground.root / "granted")
+    apart = fence.ground.make(fence.ground.root / "apart")
+    (apart / "shell_1.log").symlink_to(victim)
+    policy = fence.ground.put(
+        fence.ground.root / "logs.toml",
+        f'{GRANTING}["{granted}/**"]\n',
+    )
+    told = play(
+        fence,
+        f"""
+        async with Sandbox(**options) as box:
+            await box.run("mkdir logs; ln -s {victim} logs/shell_1.log; ln -s {apart} led")
+            for place in ("logs", "led", "{granted}", "{apart}"):
+                shells = Shells(box.executor, os.path.join(box.workspace, place))
+                try:
+                    shell = await shells.start("echo said")
+                    await shell.wait(60)
+                    tell(shell.log.read_text())
+                except UsageError as error:
+                    tell(str(error))
+                finally:
+                    await shells.dispose()
+            try:
+                await box.run("echo said", spool="{granted}")
+            except UsageError as error:
+                tell(str(error))
+        """,
+        policy=str(policy),
+    )
+    assert all("could put a link there" in line for (line,) in (*told[:3], told[4])), told
+    assert told[3] == ["said\n"], "control: commands can not write that directory"
+    assert victim.read_text() == "kept"
+    assert not (apart / "shell_1.log").is_symlink()
+
+
+def test_control_sockets_of_ssh_are_not_in_reach_of_commands(fence: Fence) -> None:
+    place = fence.ground.make(fence.ground.project / "temp")
+    body = """
+        async with Sandbox(**options) as box:
+            await box.run("true")
+        from paddock.executors.ssh import SshExecutor
+        executor = SshExecutor("nowhere.invalid", exec_cwd="/")
+        tell(executor._directory.name)
+        """
+    ((path,),) = play(fence, body, env={"TMPDIR": str(place)})
+    assert Path(path).name.startswith("paddock-ssh-")
+    assert not path.startswith(str(fence.ground.project))
+
+
+def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: Fence) -> None:
+    """They use the files of the host, which stay as they are until `paddock apply`."""
+    host = full.ground.put(full.ground.project / "f", "host\n")
+    other = full.ground.put(full.ground.root / "granted" / "f", "other\n")
+    text = f'''
+[meta]
+version = 1
+inherit = "ai-agent"
+[filesystem]
+workspace = "{{kind}}"
+allow_globs = ["{other.parent}/**"]
+[tools]
+require_approval_for_writes = false
+require_approval_for_execute = false
+'''
+    body = f"""
+        async def call(name, **arguments):
+            result = await box.tools.call(ToolCall(name=name, arguments=arguments))
+            tell(name, result.outcome.value, "use bash" in (result.message or ""))
+        async with Sandbox(**options, approver=lambda question: Verdict.ONCE) as box:
+            await box.run("echo copy > f")
+            await call("read_file", path="f")
+            await call("read_file", path=box.workspace + "/f")
+            await call("list_directory", path=".")
+            await call("write_file", path="f", content="tool")
+            await call("edit_file", path="f", old_text="host", new_text="tool")
+            await call("bash", command="grep copy f")
+            await call("read_file", path="{other}")
+        """
+    policy = full.ground.put(full.ground.root / "copied.toml", text.format(kind="cow"))
+    told = play(full, body, policy=str(policy))
+    assert [line[1:] for line in told[:5]] == [["blocked", True]] * 5, told
+    assert told[5][1] == "ok", told
+    assert not told[6][2], "control: a path outside of the copy"
+    assert host.read_text() == "host\n"
+    policy = full.ground.put(full.ground.root / "live.toml", text.format(kind="live"))
+    assert not any(line[2] for line in play(full, body, policy=str(policy)))
+    assert host.read_text() == "tool", "control: a live workspace"
+
+
 def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: Fence) -> None:
     hosts = Path("/var/tmp") / f"paddock-host-{os.getpid()}"
     hosts.write_text("the host's")

@@ -34,6 +34,24 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
     assert cow.diff() == {".git/config": "changed!protected"}
 
 
+def test_a_name_that_the_search_path_would_find_before_paddock_is_protected(cow: Cow) -> None:
+    cow.put("bin/other", "mine\n")
+    path = f"{cow.workspace}/bin:tools:{cow.installation.paddock.parent}:/usr/bin:/bin"
+    known = cow.sessions()
+    script = "mkdir tools lib; for d in bin tools lib; do echo evil > $d/paddock; done"
+    done = cow.tester.run(cow.running("sh", "-c", script), cwd=cow.workspace, env={"PATH": path})
+    cow.made.extend(cow.sessions() - known)
+    assert done.exit_code == 0, done
+    shown = cow.diff()
+    assert {name for name, what in shown.items() if what.endswith("!protected")} == {
+        "bin/paddock",
+        "tools/paddock",
+    }
+    assert cow.paddock("apply").exit_code == 1
+    assert not (cow.workspace / "bin" / "paddock").exists()
+    assert (cow.workspace / "lib" / "paddock").exists(), "control: no directory of PATH"
+
+
 def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> None:
     """Git takes any directory with HEAD, objects and refs for one, and obeys the configuration in
     it.

@@ -4,6 +4,7 @@ plain git.
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
@@ -98,3 +99,66 @@ def test_on_the_hosts_network_they_would_collide(full: Fence) -> None:
             full, SCENE, workspace=str(_repository(full)), profile="ai-agent", port=port, count=1
         )
     assert "Address already in use" in told[0][0]
+
+
+PLANTED = """
+inside = "git config filter.x.smudge 'sh -c \\"touch {marker} inside; cat\\"'"
+async with Sandbox(**options) as box:
+    done = await box.run(inside + "; touch {marker}; touch planted")
+    tell("denied" in done.stderr)
+async with Sandbox(**options, worktree="topic") as box:
+    tell(sorted(name for name in os.listdir(box.workspace) if name != ".git"))
+    tell(Path(box.workspace, ".envrc").read_text())
+"""
+
+
+def test_filters_of_the_repository_do_not_run_outside(fence: Fence) -> None:
+    """In the landlock tier a command can write the configuration of the repository."""
+    top, marker = _repository(fence), fence.ground.outside / "escaped"
+    fence.ground.put(top / ".gitattributes", "* filter=x\n")
+    fence.ground.put(top / ".envrc", "protected\n")
+    _git(fence, "-C", str(top), "add", "-A")
+    _git(fence, "-C", str(top), "commit", "-qm", "attributes")
+    names = [".envrc", ".gitattributes", "inside", "read.py", "server.py"]
+    told = play(fence, PLANTED.format(marker=marker), workspace=str(top), profile="ai-agent")
+    assert told == [[True], [names], ["protected\n"]], told
+    assert (top / "planted").exists()
+    assert not marker.exists()
+    status = _git(fence, "-C", f"{top}.worktrees/topic", "status", "--porcelain")
+    assert status == "?? inside\n"
+    _git(fence, "-C", str(top), "worktree", "add", "-q", f"{top}.control")
+    assert marker.exists(), "control: git of the host runs the filter"
+
+
+def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(full: Fence) -> None:
+    top = _repository(full)
+    full.ground.put(top / ".envrc", "protected\n")
+    _git(full, "-C", str(top), "add", "-A")
+    _git(full, "-C", str(top), "commit", "-qm", "names")
+    body = """
+        async with Sandbox(**options, worktree="topic") as box:
+            done = await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")
+            tell(done.stdout)
+        async with Sandbox(**options, worktree="topic") as box:
+            done = await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")
+            tell(done.stdout)
+        """
+    told = play(full, body, workspace=str(top), profile="ai-agent")
+    assert told == [["protected\nnames\n"]] * 2, told
+
+
+def test_git_that_does_not_end_is_reported(full: Fence) -> None:
+    top = _repository(full)
+    (top / ".git" / "HEAD").rename(top / ".git" / "old")
+    os.mkfifo(top / ".git" / "HEAD")
+    full.tester.give(top)
+    body = """
+        from paddock.session import worktree
+        worktree._GIT_TIMEOUT_S = 1.0
+        try:
+            await Sandbox(**options, worktree="topic").__aenter__()
+        except UsageError as error:
+            tell(str(error))
+        """
+    ((message,),) = play(full, body, workspace=str(top), profile="ai-agent")
+    assert "did not end within 1 s" in message

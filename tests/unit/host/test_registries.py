@@ -5,13 +5,15 @@ have planted.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from paddock.cli import trust as trust_command
 from paddock.errors import PolicyError
-from paddock.host.registries import Registry, discover, named_in, registry_snapshot
+from paddock.host import registries
+from paddock.host.registries import _FORMATS, Registry, discover, named_in, registry_snapshot
 from paddock.policy import Origin
 from paddock.policy.trust.trusted_list import TrustedList
 from paddock.policy.trust.writable_history import WritableHistory
@@ -279,3 +281,31 @@ def test_a_file_that_can_not_be_read_is_an_error(world: World) -> None:
     os.mkfifo(world.work / "yarn.lock")
     with pytest.raises(PolicyError, match="not a regular file, and a package manager reads it"):
         found(world, "npm")
+
+
+@pytest.mark.parametrize(
+    "text", ["\n", " ", '"', "[", 'url="\n', "PyPI = PackageIndex(\n"], ids=repr
+)
+def test_two_megabytes_of_anything_are_read_in_linear_time(world: World, text: str) -> None:
+    """A command may write these files, and each start reads them."""
+    for name, _ in _FORMATS:
+        path = world.write(world.work / name, text * (2_000_000 // len(text)))
+        before = time.process_time()
+        assert named_in(str(path)) == ()
+        assert time.process_time() - before < 2, name
+    for pattern in (registries._PIP_OWN, registries._PIP_FILES):
+        before = time.process_time()
+        assert not list(pattern.finditer(text * (2_000_000 // len(text))))
+        assert time.process_time() - before < 2, pattern
+
+
+def test_a_lock_file_with_many_packages_is_read_in_linear_time(world: World) -> None:
+    lines = (f'resolved "https://r.example/{number}"\n' for number in range(20_000))
+    path = world.write(world.work / "yarn.lock", "".join(lines))
+    before = time.process_time()
+    read = found(world, "npm")
+    assert time.process_time() - before < 4
+    assert [str(one.value) for one in read.untrusted] == ["r.example"]
+    named = named_in(str(path))
+    assert named is not None
+    assert len(named) == 20_000

@@ -58,6 +58,7 @@ def mixed(text: str) -> str:
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "plain": str,
+    "lower case, as the name of a header": str.lower,
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64, one byte later": lambda text: base64.b64encode(b"x" + text.encode() + b"yz").decode(),
     "base64, two bytes later": lambda text: base64.b64encode(b"xy" + text.encode()).decode(),

@@ -103,11 +103,12 @@ def test_the_table_says_nothing_that_is_not_read() -> None:
     assert set(table) == {
         "packages",
         "flagged",
+        "flagged_top",
         "variables",
         *(group.title for group in protected().groups),
     }
     for title, entry in table.items():
-        if title not in ("packages", "flagged", "variables"):
+        if title not in ("packages", "flagged", "flagged_top", "variables"):
             assert set(entry) <= {"why", "any", "top", "home", "open", "shipped"}, title
             assert entry["why"]
 
@@ -135,6 +136,9 @@ def test_a_flagged_name_is_the_work_and_not_protected() -> None:
         ("a/site-packages/x/setup.py", False),
         ("Makefile.txt", False),
         ("src/main.py", False),
+        ("platform.py", True),
+        ("src/platform.py", False),
+        (".yardopts", True),
     ],
 )
 def test_a_file_that_is_executed_outside_is_known_by_its_name(path: str, flagged: bool) -> None:
