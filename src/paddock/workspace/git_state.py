@@ -1,6 +1,5 @@
-"""Judge what git left behind in a copy: the core reads the content, as it does after a live run.
-options of an unfinished
-rebase. The core judges their content, as after a run in a live workspace.
+"""Files that git leaves behind in a copy and obeys later: its index, its packed refs, the state and
+options of an unfinished rebase. The core judges their content, as after a run in a live workspace.
 """
 
 from __future__ import annotations

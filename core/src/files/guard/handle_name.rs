@@ -206,7 +206,7 @@ impl NameHandler<'_> {
     fn is_left_socket(&self, names: &NamePatterns, dir: &Dir<'_>, entry: &Entry<'_>) -> bool {
         self.state.finishing
             && self.is_planted(names, dir, entry)
-            && open_beneath::look(dir.fd, entry.name.to_bytes())
+            && open_beneath::open_path_only(dir.fd, entry.name.to_bytes())
                 .is_ok_and(|socket| host_sockets::is_silent(socket.as_fd()))
     }
 
