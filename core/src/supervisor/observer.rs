@@ -182,7 +182,7 @@ pub struct Observed {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ObserverMessage {
-    RefusedFileAccess(RefusedFileAccess),
+    Refused(RefusedFileAccess),
     /// At the end: the number of acts that were judged.
     Judged(u64),
 }
@@ -378,7 +378,7 @@ impl Observer {
             Err(Errno::AGAIN) => false,
             Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
                 match reader::from_slice(&buffer[..length]) {
-                    Ok(ObserverMessage::RefusedFileAccess(refused)) => {
+                    Ok(ObserverMessage::Refused(refused)) => {
                         self.refused.push(refused);
                         true
                     }
