@@ -174,7 +174,7 @@ mod tests {
         );
         assert!(
             refused(|plan| plan["container"]["uid"] = 65536.into())
-                .contains("without a number outside")
+                .contains("without an id on the host")
         );
         assert!(refused(|plan| plan["container"]["loopback"] = true.into()).contains("loopback"));
         assert!(

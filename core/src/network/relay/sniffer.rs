@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn a_second_hello_for_another_name_is_denied() {
         let (good, evil) = (hello(&sni(b"good.example")), hello(&sni(b"evil.example")));
-        let denial = |length| (length, Err("its TLS is for evil.example".to_owned()));
+        let denial = |length| (length, Err("its TLS handshake is for evil.example".to_owned()));
         for size in 1..=good.len() * 3 {
             let of = |parts: &[&[u8]]| passed_bytes(8443, &parts.concat(), size);
             assert_eq!(of(&[&good, &evil]), denial(good.len()), "{size}");

@@ -84,7 +84,7 @@ fn an_observer_with_invalid_messages_is_dropped_and_reported() {
         observer.turn();
         assert!(observer.fd().is_none(), "{wrong}");
         observer.note([Some(observed(FileAct::Read, false, b"/x", b"/y")), None]);
-        assert!(observer.finish().is_some_and(|missed| missed.contains("is gone")), "{wrong}");
+        assert!(observer.finish().is_some_and(|missed| missed.contains("has ended")), "{wrong}");
     }
 }
 

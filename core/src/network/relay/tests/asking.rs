@@ -125,7 +125,7 @@ fn a_denied_host_is_refused_without_a_second_question() {
         world.reply(&question, "deny");
         let answer = response(&mut client);
         assert!(
-            answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"),
+            answer.starts_with("HTTP/1.1 403 ") && answer.contains("the approver denied it"),
             "{answer}"
         );
         let message = world.next_message();

@@ -126,7 +126,7 @@ fn a_missing_http_helper_is_reported() {
             let response = all(client);
             assert!(
                 response.starts_with("HTTP/1.1 502 ")
-                    && response.contains("what speaks HTTP for it is gone"),
+                    && response.contains("the HTTP helper has ended"),
                 "{response}"
             );
             assert_eq!(world.next_message()["action"], "fail");

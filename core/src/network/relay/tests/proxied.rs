@@ -56,7 +56,7 @@ fn bytes_sent_with_a_proxy_greeting_are_judged() {
                 } else {
                     assert_eq!(
                         (&message["action"], &message["reason"]),
-                        (&"deny".into(), &"its TLS is for evil.example".into())
+                        (&"deny".into(), &"its TLS handshake is for evil.example".into())
                     );
                 }
             }

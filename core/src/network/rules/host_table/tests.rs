@@ -279,7 +279,7 @@ fn an_invalid_host_is_reported_with_its_source() {
     ] {
         let compiled = table("deny", json!([]), json!([["ok.example", null, 1], [host, null, 7]]));
         let expected = format!(
-            "yes.toml:7: \"{host}\" is no host, no pattern of hosts and no block of addresses"
+            "yes.toml:7: \"{host}\" is not a host, a pattern of hosts or a block of addresses"
         );
         assert_eq!(compiled.unwrap_err().to_string(), expected);
     }
