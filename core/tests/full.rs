@@ -313,7 +313,7 @@ fn a_copy_takes_the_changes_and_the_host_stays_unchanged() {
     assert_eq!(stdout(&sh(&plan, "cat old added")), "new\nx\n");
     assert_eq!(hidden().lines().count(), 2, "a resumed one may be denied more");
     plan["workspace"]["resume"] = json!("0123");
-    assert_refused(&sh(&plan, "cat old"), "no session");
+    assert_refused(&sh(&plan, "cat old"), "does not exist");
 }
 
 #[test]

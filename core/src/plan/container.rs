@@ -179,11 +179,11 @@ mod tests {
         assert!(refused(|plan| plan["container"]["loopback"] = true.into()).contains("loopback"));
         assert!(
             refused(|plan| plan["files"]["deny"] = vec!["**/.env"].into())
-                .contains("no rule inside can hold")
+                .contains("file rules that a container ca")
         );
         assert!(
             refused(|plan| plan["container"]["uid_map"][0]["count"] = 0.into())
-                .contains("empty or endless")
+                .contains("empty or too large")
         );
         assert!(
             refused(|plan| plan["container"]["uid_map"][0]["inside"] = 33.into())
