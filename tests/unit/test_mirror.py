@@ -57,6 +57,7 @@ RUN_BY = {
     "system/workspace/test_session_worktrees.py": ("session/worktree.py",),
     "unit/executors/test_interface.py": (
         "executors/asyncio_process.py", "executors/run.py", "executors/background_shells.py",
+        "executors/private_dir.py",
     ),
     "unit/executors/test_windows.py": ("executors/win32.py",),
     # explain, host, journal, launch

@@ -25,7 +25,7 @@ def make_private_dir(prefix: str) -> tempfile.TemporaryDirectory[str]:
         if not _was_writable(place, origin.writable_history):
             try:
                 return tempfile.TemporaryDirectory(prefix=prefix, dir=place)
-            except OSError:  # this user can not write there: try the next one
+            except OSError:  # this user cannot write there: try the next one
                 continue
     # No grant makes it writable (host/installation.py).
     os.makedirs(origin.state_dir, mode=0o700, exist_ok=True)
@@ -56,10 +56,10 @@ async def refuse_writable(
     ):
         raise UsageError(
             f"{written} lies in the workspace: a command could put a link there",
-            hint="choose a directory that commands can not write",
+            hint="choose a directory that commands cannot write",
         )
     if isinstance(executor, WritesHost) and await executor.can_write(written):
         raise UsageError(
             f"commands can write {written}, so they could put a link there",
-            hint="choose a directory that commands can not write",
+            hint="choose a directory that commands cannot write",
         )

@@ -87,8 +87,8 @@ def test_the_last_word_is_taken_out_wherever_it_is_cut(size: int) -> None:
         stderr.feed_eof()
         assert process.stderr is not None
         heard = await process.stderr.read()
-        return await process.wait(), heard.replace(word[:9] + b"b", b"[part]").replace(
-            word, b"[word]"
+        return await process.wait(), heard.replace(word, b"[word]").replace(
+            word[:9] + b"b", b"[part]"
         )
 
     assert asyncio.run(scene()) == (42, b"a\0[part][word]x\n[word]1234\nrest")

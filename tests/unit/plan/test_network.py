@@ -322,7 +322,7 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world
     assert pinned[-2].startswith("only through the proxy in HTTP_PROXY and ALL_PROXY")
     assert shown(None, Tier.FULL)[0].startswith("NOT RESTRICTED")
     nobody = network(world, "[network]\nmode = 'none'\n")
-    assert shown(nobody, Tier.FULL)[0].startswith("none: a network of its own")
+    assert shown(nobody, Tier.FULL)[0].startswith("none: an empty network namespace")
     assert shown(nobody, Tier.LANDLOCK) == ["none: the command cannot create network sockets"]
 
 
