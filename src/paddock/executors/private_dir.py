@@ -55,11 +55,11 @@ async def refuse_writable(
         within(os.path.realpath(on), workspace) for on in with_parents(os.path.abspath(written))
     ):
         raise UsageError(
-            f"{written} lies in the workspace: a command could put a link there",
+            f"{written} is in the workspace, where a command could create a link",
             hint="choose a directory that commands cannot write",
         )
     if isinstance(executor, WritesHost) and await executor.can_write(written):
         raise UsageError(
-            f"commands can write {written}, so they could put a link there",
+            f"commands can write {written}, so they could create a link there",
             hint="choose a directory that commands cannot write",
         )

@@ -430,9 +430,9 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
         else [*["ok"] * 3, outcomes[3][0], *["ok"] * 5]
     )
     assert [outcome for outcome, _ in outcomes] == expected, str(run)
-    assert all("fence" in message for outcome, message in outcomes if outcome == "blocked"), str(
-        run
-    )
+    assert all(
+        "the sandbox denies it" in message for outcome, message in outcomes if outcome == "blocked"
+    ), str(run)
     assert hook.exists() != governed
     assert (ground.project / "bare" / "HEAD").exists() != governed
     assert (script.read_text() == "mine") == governed
@@ -581,9 +581,9 @@ def test_file_tools_do_not_open_what_the_host_gave_another_name_during_the_sessi
     before, *after = [json.loads(line) for line in run.stdout.splitlines()]
     assert (before[0], before[2]) == ("ok", SECRET), "the control: nothing is denied yet"
     assert [outcome for outcome, *_ in after] == [*["blocked"] * 7, "ok", "ok"], str(run)
-    assert all("fence" in message for outcome, message, _ in after if outcome == "blocked"), str(
-        run
-    )
+    assert all(
+        "the sandbox denies it" in message for outcome, message, _ in after if outcome == "blocked"
+    ), str(run)
     assert SECRET not in json.dumps(after)
     assert (project / "script").read_text() == (project / ".envrc").read_text() == "mine"
     assert (project / "notes").read_text() == (project / "linked").read_text() == SECRET

@@ -134,7 +134,7 @@ def test_a_request_for_another_host_on_that_connection_is_refused(
             status, body, _ = fetched(
                 relay, authority, tmp_path, server.port, "/", flag, "-H", "Host: other.example"
             )
-            assert (status, b"names the host 'other.example'" in body) == (403, True)
+            assert (status, b"is for the host 'other.example'" in body) == (403, True)
             assert fetched(relay, authority, tmp_path, server.port, "/", flag)[0] == 200
             assert [one["action"] for one in relay.wait_for(2)] == ["deny", "allow"]
         assert len(server.asked) == 1
@@ -253,7 +253,7 @@ def test_the_route_is_about_one_service_of_the_host() -> None:
                 f"{HOST}:80:127.0.0.1:{relay.listen('inspect', HOST, 80)}", f"http://{HOST}/",
             )  # fmt: skip
             assert done.stdout.endswith(b"403")
-            assert b"is about https://localhost" in done.stdout
+            assert b"allows only https://localhost" in done.stdout
         settings = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),))
         with serving(settings=settings, authority=Authority([HOST])) as relay:
             listening = relay.listen("inspect", HOST, server.port)

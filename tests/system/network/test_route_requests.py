@@ -447,7 +447,7 @@ def test_a_request_in_absolute_form_is_one_to_that_host() -> None:
 def test_a_name_without_a_route_leads_nowhere() -> None:
     with upstream() as server, serving(a_route("api", server.port)) as relay:
         status, body = asked(relay, "none.paddock.internal", "/")
-        assert (status, b"no route is called none.paddock.internal" in body) == (403, True)
+        assert (status, b"no route has the name none.paddock.internal" in body) == (403, True)
 
 
 def test_an_address_that_may_not_be_dialled_is_not() -> None:

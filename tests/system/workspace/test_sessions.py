@@ -39,7 +39,7 @@ def test_sessions_are_listed_newest_first_with_what_they_hold(cow: Cow) -> None:
 def test_without_a_name_the_session_of_this_directory_is_meant(cow: Cow) -> None:
     nothing = cow.paddock("diff")
     assert nothing.exit_code == 125
-    assert "is not a copy-on-write session" in nothing.stderr
+    assert "no finished copy-on-write session" in nothing.stderr
     one = cow.session("mkdir sub; echo 1 > sub/f")
     assert cow.paddock("apply", "sub").exit_code == 0
     assert cow.paddock("diff", cwd=cow.workspace / "sub").exit_code == 0
@@ -114,7 +114,7 @@ def test_broken_sessions_are_shown_with_their_error_and_can_be_discarded(cow: Co
     assert found["taken-away"]["state"] == "taken"
     assert "session.json is invalid" in str(found["torn"]["error"])
     assert "version 2" in str(found["newer"]["error"])
-    assert "of session" in str(found["other-id"]["error"])
+    assert "to session" in str(found["other-id"]["error"])
     assert "has no session.json" in str(found["half"]["error"])
     assert "taken/" in str(found["taken-away"]["error"])
     assert cow.diff() == {"f": "added"}, "the good one is not hidden by the others"
@@ -140,9 +140,9 @@ def test_a_workspace_that_is_another_directory_now_is_refused(cow: Cow) -> None:
     for command in ("diff", "apply"):
         other = cow.paddock(command, session)
         assert other.exit_code == 125
-        assert "another directory" in other.stderr
+        assert "is not the same directory" in other.stderr
     assert not (cow.workspace / "f").exists()
-    assert "another directory" in str(rows(cow)[session]["error"])
+    assert "not the same directory" in str(rows(cow)[session]["error"])
     shutil.rmtree(cow.workspace)
     aside.rename(cow.workspace)
     assert cow.paddock("apply", session).exit_code == 0
@@ -252,7 +252,7 @@ def test_a_session_that_runs_or_is_of_another_directory_is_not_resumed(cow: Cow)
         assert held.stdout.readline() == "held\n"
         refused = cow.run("cat", "f", flags=["--resume", session])
         assert refused.exit_code == 125
-        assert "still runs" in refused.stderr
+        assert "is still running" in refused.stderr
         held.communicate("")
     cow.workspace.rename(cow.workspace.with_name("aside"))
     cow.workspace.mkdir()

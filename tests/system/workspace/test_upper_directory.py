@@ -138,7 +138,7 @@ def test_fifos_and_sockets_are_left_and_said(cow: Cow) -> None:
     }
     applied = cow.paddock("apply")
     assert applied.exit_code == 1
-    assert "left (special): added    pipe" in applied.stdout
+    assert "skipped (special): added    pipe" in applied.stdout
     assert (cow.workspace / "was-a-file").read_text() == "mine\n"
     assert not (cow.workspace / "pipe").exists()
     assert (cow.workspace / "file").exists()
