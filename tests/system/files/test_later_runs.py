@@ -303,6 +303,7 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(fence: Fe
 def test_state_behind_a_link_that_the_command_could_change_stops_the_run(fence: Fence) -> None:
     need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to move")
     state = fence.tester.home / ".local" / "state"
+    assert paddock(fence, "run", "--", "true").exit_code == 0, "the first run makes the state"
     real = fence.ground.make(fence.ground.root / "real")
     state.rename(real / "state")
     (fence.ground.project / "s").symlink_to(real / "state")

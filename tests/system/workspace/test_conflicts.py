@@ -252,8 +252,8 @@ def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:
     shown = cow.paddock("apply", "--dry-run")
     assert shown.exit_code == 1
     assert (
-        "would apply: changed  a\nwould apply: added    c\nskipped (conflict): changed  b: changed on"
-        in shown.stdout
+        "would apply: changed  a\nwould apply: added    c\n"
+        "skipped (conflict): changed  b: changed on" in shown.stdout
     )
     assert tree(cow.workspace) == before
     assert not (cow.store / cow.made[0] / "applied.jsonl").exists()
