@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import os
 import socket
 import struct
 import sys
@@ -35,7 +36,8 @@ lock = threading.Lock()
 
 def tell(**what: object) -> None:
     with lock:
-        print(json.dumps({"place": PLACE, **what}), flush=True)
+        # In one call: the other machine writes to the same file.
+        os.write(1, f"{json.dumps({'place': PLACE, **what})}\n".encode())
 
 
 def answer(message: bytes, over: str) -> bytes:

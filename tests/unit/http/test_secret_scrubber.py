@@ -240,6 +240,9 @@ def test_the_search_takes_as_long_for_a_right_guess_as_for_a_wrong_one() -> None
     for known in (4, 5, 20, 36, 39):
         right = (TOKEN[:known].encode() + b"\n") * (400_000 // (known + 1))
         wrong = (b"~" * known + b"\n") * (400_000 // (known + 1))
-        both = [(seconds(right), seconds(wrong)) for _ in range(15)]
-        fastest = min(one for one, _ in both), min(two for _, two in both)
-        assert 0.75 < fastest[0] / fastest[1] < 1.33, (known, fastest)
+        ratios: list[float] = []
+        # A difference of the search shows in every round, one of the machine does not.
+        while len(ratios) < 8 and not any(0.9 < ratio < 1.11 for ratio in ratios):
+            both = [(seconds(right), seconds(wrong)) for _ in range(15)]
+            ratios.append(min(one for one, _ in both) / min(two for _, two in both))
+        assert any(0.9 < ratio < 1.11 for ratio in ratios), (known, ratios)
