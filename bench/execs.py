@@ -19,13 +19,10 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bench import host
+from bench.fixture import Bench
 from tests.support import core, installation, tester
-
-if TYPE_CHECKING:
-    from bench.run import Bench
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 1.25

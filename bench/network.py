@@ -21,14 +21,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bench.fixture import Bench
 from tests.support import core, installation
 from tests.support.network import network, own_address
 from tests.support.waiting import wait_for
-
-if TYPE_CHECKING:
-    from bench.run import Bench
 
 LIMIT, OURS, NAMED = "the limit (wire.c)", "the filter", "the filter, by name: requests are read"
 LEAST = 0.85  # of it

@@ -5,10 +5,8 @@ another.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from bench.run import Bench
+from bench.fixture import Bench
 
 BUDGET_MS = 2.0
 # Started by its real path, a shell is not intercepted.
