@@ -1,4 +1,4 @@
-/* Starts the command and does nothing else: what a second exec costs, before any fence. */
+/* Starts the command and does nothing else: what a second exec costs, before any sandbox. */
 #include <unistd.h>
 
 int main(int argc, char **argv)

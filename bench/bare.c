@@ -1,5 +1,5 @@
 /* In place of a C library: what again.c and limit.c call, and nothing before main. A static glibc asks the processor what it is on
-   each start, which is a third of bare's time in a virtual machine; what a fence costs is what is left without that. */
+   each start, which is a third of bare's time in a virtual machine; what a sandbox costs is what is left without that. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/stat.h>

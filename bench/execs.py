@@ -1,9 +1,9 @@
-"""What the exec gate costs: many starts of /bin/true under twenty rules about arguments, each
-judged, verified and journaled.
+"""The cost of the exec gate: many starts of /bin/true under twenty rules about arguments.
 
-In turn with the same without a fence, under the smallest gate that there can be (gate.c), with the
-fence and no rules, under `strace -f` and under the sandlock library with a policy callback in
-Python (which sees one rule only). Ratios are taken round by round, and their median shown.
+The gate judges, verifies and journals each start. The same starts run in turn without a sandbox,
+under the smallest possible gate (gate.c), in the sandbox without rules, under `strace -f`, and
+under the sandlock library. Sandlock calls a policy callback in Python, which has one rule only.
+Each round gives one ratio. The table shows the median of the ratios.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def execs(
                 bench.build / "gate",
                 *many,
             ],
-            "the fence without rules, landlock tier": bench.through_core(fds[0], many),
+            "the sandbox without rules, landlock tier": bench.through_core(fds[0], many),
             f"{RULES} rules, landlock tier": bench.through_core(fds[1], many),
             f"{RULES} rules, full tier": bench.through_core(fds[2], many),
         }

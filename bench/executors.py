@@ -1,4 +1,4 @@
-"""Commands of a session: 1,000 one after the other and 100 at once, in the fence, beside bare
+"""Commands of a session: 1,000 one after the other and 100 at once, in the sandbox, beside bare
 asyncio, the sandlock library in process and `podman exec`, in one run.
 
     .venv/bin/python bench/executors.py [--quick]

@@ -74,7 +74,7 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
     true = ["/bin/true"]
     with (
         core.sealed(core.canonical(bench.small_plan)) as full,
-        core.sealed(core.canonical(lean(bench.small_plan))) as bare_fence,
+        core.sealed(core.canonical(lean(bench.small_plan))) as bare_sandbox,
         core.sealed(core.canonical(bench.small_full_plan)) as boxed,
         core.sealed(core.canonical(lean(bench.small_full_plan))) as bare_box,
     ):
@@ -86,7 +86,7 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "the limit, no C library (bare.c)": [bench.build / "limit-bare", *true],
             "bare namespaces (unshare.c)": [bench.build / "unshare", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
-            "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
+            "paddock-core, nothing to supervise": bench.through_core(bare_sandbox, true),
             "paddock-core, full tier, journal and temp": bench.through_core(boxed, true),
             "paddock-core, full tier": bench.through_core(bare_box, true),
             "paddock run, plan remembered": [
@@ -103,7 +103,7 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
             cases["bubblewrap"] = [*bubblewrap(bwrap, bench.small), *true]
         taken: dict[str, list[float]] = {}
-        fds = (full, bare_fence, boxed, bare_box)
+        fds = (full, bare_sandbox, boxed, bare_box)
         with sandlock(bench) as peer:
             _launch_batch(bench, cases, peer, 5, fds)  # warm caches; not counted
             batches = max(1, rounds // BATCH)
@@ -161,7 +161,7 @@ def bubblewrap(program: str, workspace: Path) -> list[str | Path]:
 
 
 def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> list[Crowd]:
-    """Many sandboxes at once: until all of them run, and what their fences take of the memory
+    """Many sandboxes at once: until all of them run, and what their sandboxes take of the memory
     then.
     """
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
@@ -173,8 +173,8 @@ def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> li
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
             cases["bubblewrap"] = ("bwrap", [*bubblewrap(bwrap, workspace), *shell])
         return [
-            _crowd(bench, workspace, name, fence, command, fd, judged=judged)
-            for name, (fence, command) in cases.items()
+            _crowd(bench, workspace, name, sandbox, command, fd, judged=judged)
+            for name, (sandbox, command) in cases.items()
         ]
 
 
@@ -182,7 +182,7 @@ def _crowd(
     bench: Bench,
     workspace: Path,
     name: str,
-    fence: str,
+    sandbox: str,
     command: Sequence[str | Path],
     fd: int,
     *,
@@ -196,7 +196,7 @@ def _crowd(
             if process.stdin is None or process.stdout is None:
                 sys.exit("bench: no pipes")
             taken.append(int(process.stdout.readline()) / 1e9)
-            memory = proportional_mib(fence) / CROWD if fence else 0.0
+            memory = proportional_mib(sandbox) / CROWD if sandbox else 0.0
             print(file=process.stdin, flush=True)
             process.wait(timeout=60)
     ours = name.startswith("paddock")
@@ -526,7 +526,7 @@ def gate_plan(bench: Bench, tier: str) -> core.Plan:
 
 
 def networked_plan(bench: Bench, tier: str) -> core.Plan:
-    """With all that a filtered network needs of the fence."""
+    """With all that a filtered network needs of the sandbox."""
     policy = bench.build / "networked.toml"
     policy.write_text('[meta]\ninherit = "ai-agent"\n[network]\nallowed_hosts = []\n')
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
@@ -577,7 +577,7 @@ def main() -> int:
         )
         print(*launch_among_files(bench, max(20, rounds // 5)), sep="\n", flush=True)
         crowds = crowd(bench, bench.small, bench.small_full_plan, judged=True)
-        print(f"{CROWD} at once, the best of five: until all run; memory of each fence")
+        print(f"{CROWD} at once, the best of five: until all run; memory of each sandbox")
         print(*crowds, sep="\n", flush=True)
         print(f"the same among {tree.FILES} files")
         print(*crowd(bench, bench.workspace, bench.full_plan, judged=False), sep="\n", flush=True)

@@ -1,8 +1,8 @@
-"""The demonstration: a rogue script twice, without the fence and inside it, and a table of what
+"""The demonstration: a rogue script twice, without the sandbox and inside it, and a table of what
 came of each act.
 
 Makes a throw-away home with fake secrets, so nothing real is at risk. Started by root it makes a
-user for the occasion and removes him at the end, because the fence is for ordinary users; started
+user for the occasion and removes him at the end, because the sandbox is for ordinary users; started
 by anybody else it uses a scratch directory in the home, and that person's own files stay out of it.
 Every verdict on a file, a process or a terminal is looked up from outside; what the rogue says
 counts only for the error it met and the loot it shows.
@@ -251,7 +251,7 @@ def verdict(act: Act, after: Aftermath) -> str:
 
 
 def table(rows: list[tuple[str, str, str]]) -> str:
-    head = ("the rogue tries to", "without the fence", "inside: refused by the kernel")
+    head = ("the rogue tries to", "without the sandbox", "inside: refused by the kernel")
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
     lines = [
         " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -271,12 +271,12 @@ def play(user: tester.Tester, installed: installation.Installation, base: Path) 
     scene.workspace.mkdir()
     shutil.copy(HERE / "rogue.py", scene.workspace)
     user.give(base)
-    fence: list[str | Path] = [installed.paddock, "run", "--audit-log", scene.journal]
+    sandbox: list[str | Path] = [installed.paddock, "run", "--audit-log", scene.journal]
     # one ordinary run first, so that there is a journal to be attacked
-    first = user.run([*fence, "--", "true"], cwd=scene.workspace)
+    first = user.run([*sandbox, "--", "true"], cwd=scene.workspace)
     if first.exit_code != 0:
         sys.exit(f"demo: {first}")
-    inside = unleash(user, scene, [*fence, "--"])
+    inside = unleash(user, scene, [*sandbox, "--"])
     inside_column = {act.name: verdict(act, inside) for act in (*ACTS, WORK)}
     bare = unleash(user, scene, [])
     bare_column = {act.name: verdict(act, bare) for act in (*ACTS, WORK)}
@@ -300,7 +300,7 @@ def play(user: tester.Tester, installed: installation.Installation, base: Path) 
     ]
     print()
     if toothless:
-        print(f"note: already refused without the fence on this machine: {', '.join(toothless)}")
+        print(f"note: already refused without the sandbox on this machine: {', '.join(toothless)}")
     print(*(f"FAULT: {fault}" for fault in faults), sep="\n") if faults else print(
         f"{len(ACTS)} acts refused inside, honest work done."
     )

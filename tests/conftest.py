@@ -17,11 +17,11 @@ from tests.support import (
     longest_first,
     programs,
     saved_state,
-    test_tree,
     tester,
+    tree,
 )
 from tests.support.features import need
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 _testers: list[tester.Tester] = []  # the one of this worker, once a test asked for it
 HERE = Path(__file__).parent
@@ -78,41 +78,41 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
     return core.host_facts(tester, installation.core)
 
 
-@pytest.fixture(name="ground")
-def _ground(tester: tester.Tester) -> Iterator[test_tree.Ground]:
+@pytest.fixture(name="tree")
+def _tree(tester: tester.Tester) -> Iterator[tree.ProjectTree]:
     # What earlier tests let their commands write, and where they kept journals, is not this test's
     # past.
     for name in ("reach", "journals"):
         (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
     # Nor is a run that an earlier test killed.
     shutil.rmtree(tester.home / ".local" / "state" / "paddock" / "unfinished", ignore_errors=True)
-    with test_tree.laid_out(tester) as laid_out:
+    with tree.laid_out(tester) as laid_out:
         yield laid_out
 
 
 @pytest.fixture
-def fence(
+def sandbox(
     tester: tester.Tester,
     installation: installation.Installation,
     programs: programs.Programs,
-    ground: test_tree.Ground,
+    tree: tree.ProjectTree,
     host: dict[str, Any],
-) -> Fence:
+) -> SandboxRunner:
     need(
         "landlock",
         host["landlock_abi"] >= 6,
         f"this kernel has Landlock ABI {host['landlock_abi']}; all rights need 6",
     )
     need("seccomp", host["seccomp"], "this kernel takes no seccomp filter")
-    return Fence(tester=tester, installation=installation, programs=programs, ground=ground)
+    return SandboxRunner(tester=tester, installation=installation, programs=programs, tree=tree)
 
 
 @pytest.fixture
-def full(fence: Fence, host: dict[str, Any]) -> Fence:
-    """The same fence in the full tier."""
+def full(sandbox: SandboxRunner, host: dict[str, Any]) -> SandboxRunner:
+    """The same sandbox in the full tier."""
     need(
         "namespaces",
         host["namespaces"]["usable"],
         f"this machine makes no namespaces: {host['namespaces']}",
     )
-    return replace(fence, tier="full")
+    return replace(sandbox, tier="full")

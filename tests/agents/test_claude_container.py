@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "container"
@@ -168,32 +168,32 @@ def test_a_directory_whose_name_would_break_the_configuration_is_refused(
     assert not alone.config.exists()
 
 
-# ---- the entry point and the real fence
+# ---- the entry point and the real sandbox
 
 
 @pytest.fixture
-def agents_home(fence: Fence) -> Iterator[Path]:
-    """The tester's own: the fence takes the home from the passwd file."""
-    home = fence.tester.home
-    need("root", fence.tester.disposable, "the home is a person's")
+def agents_home(sandbox: SandboxRunner) -> Iterator[Path]:
+    """The tester's own: the sandbox takes the home from the passwd file."""
+    home = sandbox.tester.home
+    need("root", sandbox.tester.disposable, "the home is a person's")
     yield home
     (home / ".claude.json").unlink(missing_ok=True)
     (home / ".claude").rmdir()
 
 
 def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(
-    fence: Fence, agents_home: Path
+    sandbox: SandboxRunner, agents_home: Path
 ) -> None:
     """F-020"""
-    project, tester = fence.ground.project, fence.tester
+    project, tester = sandbox.tree.project, sandbox.tester
     evil = agents_home / ".evil"
     script = (
         f'echo started; echo "$ANTHROPIC_API_KEY $*"; cat ~/.claude.json; '
         f"echo {{}} >~/.claude.json; echo x >{evil}"
     )
-    agent = fence.ground.put(project / "bin" / "claude", f"#!/bin/sh\n{script}\n", mode=0o755)
-    entry = fence.ground.put(project / "claude-entry", ENTRY.read_text(), mode=0o755)
-    search = f"{agent.parent}:{fence.installation.paddock.parent}:/usr/bin:/bin"
+    agent = sandbox.tree.put(project / "bin" / "claude", f"#!/bin/sh\n{script}\n", mode=0o755)
+    entry = sandbox.tree.put(project / "claude-entry", ENTRY.read_text(), mode=0o755)
+    search = f"{agent.parent}:{sandbox.installation.paddock.parent}:/usr/bin:/bin"
     outcome = tester.run(
         [entry, "-p", "hi"], cwd=project, env={"ANTHROPIC_API_KEY": KEY, "PATH": search}
     )
@@ -203,5 +203,5 @@ def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(
     assert (agents_home / ".claude.json").read_text() == "{}\n", "written by the agent"
     assert not evil.exists()
     assert tester.run([agent], cwd=project).started
-    assert evil.exists(), "without the fence the same act succeeds"
+    assert evil.exists(), "without the sandbox the same act succeeds"
     evil.unlink()

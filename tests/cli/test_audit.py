@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 POLICY = """
@@ -23,24 +23,25 @@ exe_basename = "touch"
 
 
 @pytest.fixture
-def journaled(fence: Fence) -> Fence:
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+def journaled(sandbox: SandboxRunner) -> SandboxRunner:
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     assert (
-        fence.inside(
+        sandbox.inside(
             ["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy
         ).exit_code
         == 0
     )
-    return fence
+    return sandbox
 
 
-def audit(fence: Fence, *words: Word) -> Outcome:
-    return fence.tester.run(
-        [fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root
+def audit(sandbox: SandboxRunner, *words: Word) -> Outcome:
+    return sandbox.tester.run(
+        [sandbox.installation.paddock, "audit", *words, "--dir", sandbox.journal],
+        cwd=sandbox.tree.root,
     )
 
 
-def test_query_filters(journaled: Fence) -> None:
+def test_query_filters(journaled: SandboxRunner) -> None:
     denied = audit(journaled, "query", "--action", "deny", "--json")
     (event,) = map(json.loads, denied.stdout.splitlines())
     assert (event["event"], event["rule_id"], event["argv"]) == (
@@ -65,7 +66,7 @@ def test_query_filters(journaled: Fence) -> None:
         assert audit(journaled, "query", *none).stdout == ""
 
 
-def test_query_goes_on_as_events_come(journaled: Fence) -> None:
+def test_query_goes_on_as_events_come(journaled: SandboxRunner) -> None:
     words: list[Word] = [
         journaled.installation.paddock,
         "audit",
@@ -80,13 +81,13 @@ def test_query_goes_on_as_events_come(journaled: Fence) -> None:
     ) as following:
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "<b>x"]
-        policy = journaled.ground.root / "p.toml"
+        policy = journaled.tree.root / "p.toml"
         journaled.inside(["sh", "-c", "/usr/bin/touch later"], "--policy", policy)
         assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "later"]
 
 
-def test_report_is_a_file_of_the_persons_own(journaled: Fence) -> None:
-    out = journaled.ground.root / "report.html"
+def test_report_is_a_file_of_the_persons_own(journaled: SandboxRunner) -> None:
+    out = journaled.tree.root / "report.html"
     said = audit(journaled, "report", "-o", out)
     assert (said.exit_code, said.stderr) == (0, ""), said
     assert said.stdout.endswith(f"events: {out}\n")
@@ -98,10 +99,10 @@ def test_report_is_a_file_of_the_persons_own(journaled: Fence) -> None:
     assert "<b>x" not in page
     printed = audit(journaled, "report")
     assert printed.stdout == page
-    assert [path.name for path in journaled.ground.root.glob("report*")] == ["report.html"]
+    assert [path.name for path in journaled.tree.root.glob("report*")] == ["report.html"]
 
 
-def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
+def test_report_of_an_altered_journal_says_so(journaled: SandboxRunner) -> None:
     (file,) = Path(journaled.journal).glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:1], b"nonsense\n", *lines[2:]]))
@@ -128,7 +129,7 @@ def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
     ],
 )
 def test_a_senseless_combination_is_an_error(
-    journaled: Fence, words: list[Word], complaint: str
+    journaled: SandboxRunner, words: list[Word], complaint: str
 ) -> None:
     said = audit(journaled, *words)
     assert (said.exit_code, said.stdout) == (125, ""), said

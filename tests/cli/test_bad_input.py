@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 MARKER = "ran"
 
 
 def refused(
-    fence: Fence, *flags: Word, command: tuple[Word, ...] | None = None, cwd: Path | None = None
+    sandbox: SandboxRunner,
+    *flags: Word,
+    command: tuple[Word, ...] | None = None,
+    cwd: Path | None = None,
 ) -> Outcome:
     """Try to run a command that would leave a marker, and see that it did not."""
-    marker = fence.ground.project / MARKER
+    marker = sandbox.tree.project / MARKER
     words: tuple[Word, ...] = command if command is not None else ("/bin/touch", marker)
-    outcome = fence.tester.run(
-        [fence.installation.paddock, "run", *flags, "--", *words], cwd=cwd or fence.ground.project
+    outcome = sandbox.tester.run(
+        [sandbox.installation.paddock, "run", *flags, "--", *words], cwd=cwd or sandbox.tree.project
     )
     assert not marker.exists(), outcome
     assert outcome.exit_code == 125, outcome
@@ -29,20 +32,20 @@ def refused(
     return outcome
 
 
-def policy(fence: Fence, text: str, name: str = "p.toml") -> Path:
-    path = fence.ground.root / name
+def policy(sandbox: SandboxRunner, text: str, name: str = "p.toml") -> Path:
+    path = sandbox.tree.root / name
     path.write_text(text)
-    fence.tester.give(path)
+    sandbox.tester.give(path)
     return path
 
 
-def test_the_marker_is_left_when_the_input_is_good(fence: Fence) -> None:
+def test_the_marker_is_left_when_the_input_is_good(sandbox: SandboxRunner) -> None:
     """The control for every refusal below."""
-    marker = fence.ground.project / MARKER
-    file = policy(fence, '[meta]\ninherit = "ai-agent"\n')
-    outcome = fence.tester.run(
-        [fence.installation.paddock, "run", "--policy", file, "--", "/bin/touch", marker],
-        cwd=fence.ground.project,
+    marker = sandbox.tree.project / MARKER
+    file = policy(sandbox, '[meta]\ninherit = "ai-agent"\n')
+    outcome = sandbox.tester.run(
+        [sandbox.installation.paddock, "run", "--policy", file, "--", "/bin/touch", marker],
+        cwd=sandbox.tree.project,
     )
     assert outcome.exit_code == 0, outcome
     assert marker.exists()
@@ -64,10 +67,10 @@ def test_the_marker_is_left_when_the_input_is_good(fence: Fence) -> None:
     ],
 )
 def test_a_wrong_policy_is_refused_with_file_and_line(
-    fence: Fence, text: str, line: int, said: str
+    sandbox: SandboxRunner, text: str, line: int, said: str
 ) -> None:
     """F-024, F-052, F-053, F-056, F-101, C-014, C-062"""
-    outcome = refused(fence, "--policy", policy(fence, text))
+    outcome = refused(sandbox, "--policy", policy(sandbox, text))
     assert f"p.toml:{line}" in outcome.stderr
     assert said in outcome.stderr
 
@@ -85,50 +88,50 @@ def test_a_wrong_policy_is_refused_with_file_and_line(
     ],
 )
 def test_a_wrong_profile_line_is_refused_with_file_and_line(
-    fence: Fence, text: str, line: int, said: str
+    sandbox: SandboxRunner, text: str, line: int, said: str
 ) -> None:
     """C-053, C-062, C-063"""
-    outcome = refused(fence, "--profile", policy(fence, text, "p.conf"))
+    outcome = refused(sandbox, "--profile", policy(sandbox, text, "p.conf"))
     assert f"p.conf:{line}" in outcome.stderr
     assert said in outcome.stderr
 
 
-def test_a_missing_policy_file_is_an_error(fence: Fence) -> None:
-    assert "nowhere.toml" in refused(fence, "--policy", "nowhere.toml").stderr
+def test_a_missing_policy_file_is_an_error(sandbox: SandboxRunner) -> None:
+    assert "nowhere.toml" in refused(sandbox, "--policy", "nowhere.toml").stderr
 
 
-def test_a_profile_found_nowhere_names_the_places_looked_at(fence: Fence) -> None:
+def test_a_profile_found_nowhere_names_the_places_looked_at(sandbox: SandboxRunner) -> None:
     """C-058"""
-    outcome = refused(fence, "--profile", "ai-agnet")
+    outcome = refused(sandbox, "--profile", "ai-agnet")
     assert ".config/paddock" in outcome.stderr
     assert "/etc/paddock" in outcome.stderr
     assert "ai-agent" in outcome.stderr
 
 
-def test_a_policy_that_others_can_write_is_refused(fence: Fence) -> None:
+def test_a_policy_that_others_can_write_is_refused(sandbox: SandboxRunner) -> None:
     """C-060"""
-    file = policy(fence, '[meta]\ninherit = "ai-agent"\n')
+    file = policy(sandbox, '[meta]\ninherit = "ai-agent"\n')
     file.chmod(0o666)
-    assert "p.toml" in refused(fence, "--policy", file).stderr
+    assert "p.toml" in refused(sandbox, "--policy", file).stderr
 
 
 def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_question_mark(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
     file = policy(
-        fence,
+        sandbox,
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n'
         '  "/srv/nowhere/**",\n]\n',
     )
-    outcome = refused(fence, "--policy", file)
+    outcome = refused(sandbox, "--policy", file)
     assert "/srv/nowhere" in outcome.stderr
     assert "p.toml:6" in outcome.stderr
     optional = policy(
-        fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["/srv/nowhere/**?"]\n'
+        sandbox, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["/srv/nowhere/**?"]\n'
     )
-    ran = fence.tester.run(
-        [fence.installation.paddock, "run", "--policy", optional, "--", "true"],
-        cwd=fence.ground.project,
+    ran = sandbox.tester.run(
+        [sandbox.installation.paddock, "run", "--policy", optional, "--", "true"],
+        cwd=sandbox.tree.project,
     )
     assert ran.exit_code == 0, ran
 
@@ -153,22 +156,22 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
     ],
 )
 def test_a_rule_that_the_landlock_tier_can_not_hold_names_its_line(
-    fence: Fence, part: str, said: str
+    sandbox: SandboxRunner, part: str, said: str
 ) -> None:
-    file = policy(fence, f'[meta]\ninherit = "ai-agent"\n{part}')
+    file = policy(sandbox, f'[meta]\ninherit = "ai-agent"\n{part}')
     assert (
-        fence.tester.run(
-            [fence.installation.paddock, "trust", file], cwd=fence.ground.project
+        sandbox.tester.run(
+            [sandbox.installation.paddock, "trust", file], cwd=sandbox.tree.project
         ).exit_code
         == 0
     )
-    assert said in refused(fence, "--tier", "landlock", "--policy", file).stderr
+    assert said in refused(sandbox, "--tier", "landlock", "--policy", file).stderr
 
 
-def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> None:
+def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunner) -> None:
     """C-153"""
     outcome = refused(
-        fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf")
+        sandbox, "--profile", policy(sandbox, "inherit ai-agent\nrootdir /srv/root\n", "c.conf")
     )
     assert "rootdir applies to containers" in outcome.stderr
 
@@ -195,53 +198,57 @@ def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> Non
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(
-    fence: Fence, words: list[str], said: str
+    sandbox: SandboxRunner, words: list[str], said: str
 ) -> None:
-    outcome = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+    outcome = sandbox.tester.run([sandbox.installation.paddock, *words], cwd=sandbox.tree.project)
     assert outcome.exit_code == 125, outcome
     assert outcome.stdout == ""
     assert said in outcome.stderr
     assert "hint: " in outcome.stderr or said in ("NAME=VALUE",)
 
 
-def test_a_command_that_does_not_exist_is_127_and_one_that_is_no_program_126(fence: Fence) -> None:
-    gone = fence.inside(["no-such-command-here"])
+def test_a_command_that_does_not_exist_is_127_and_one_that_is_no_program_126(
+    sandbox: SandboxRunner,
+) -> None:
+    gone = sandbox.inside(["no-such-command-here"])
     assert gone.exit_code == 127, gone
     assert gone.stderr.startswith("paddock: ")
-    plain = fence.ground.project / "plain"
+    plain = sandbox.tree.project / "plain"
     plain.write_text("not a program")
     plain.chmod(0o644)
-    assert fence.inside([plain]).exit_code == 126
-    outside_every_grant = fence.ground.outside / "tool"
+    assert sandbox.inside([plain]).exit_code == 126
+    outside_every_grant = sandbox.tree.outside / "tool"
     outside_every_grant.write_text("#!/bin/sh\necho escaped\n")
     outside_every_grant.chmod(0o755)
-    assert fence.outside([outside_every_grant]).stdout == "escaped\n"
-    denied = fence.inside([outside_every_grant])
+    assert sandbox.outside([outside_every_grant]).stdout == "escaped\n"
+    denied = sandbox.inside([outside_every_grant])
     assert (denied.exit_code, denied.stdout) == (126, "")
 
 
-def test_a_megabyte_of_arguments_arrives_whole(fence: Fence) -> None:
+def test_a_megabyte_of_arguments_arrives_whole(sandbox: SandboxRunner) -> None:
     words = ["x" * 100_000] * 10
-    outcome = fence.inside(["sh", "-c", 'echo $#; echo "$*" | wc -c', "sh", *words])
+    outcome = sandbox.inside(["sh", "-c", 'echo $#; echo "$*" | wc -c', "sh", *words])
     assert outcome.stdout.split() == ["10", str(10 * 100_001)]
 
 
-def test_arguments_and_paths_that_are_not_utf8_arrive_as_they_are(fence: Fence) -> None:
-    shown = fence.inside([b"/usr/bin/printf", b"%s", b"caf\xe9"])
+def test_arguments_and_paths_that_are_not_utf8_arrive_as_they_are(sandbox: SandboxRunner) -> None:
+    shown = sandbox.inside([b"/usr/bin/printf", b"%s", b"caf\xe9"])
     assert shown.stdout == "caf\udce9"
-    odd = Path(str(fence.ground.root) + "/caf\udce9")
+    odd = Path(str(sandbox.tree.root) + "/caf\udce9")
     odd.mkdir()
-    fence.tester.give(odd)
-    inside = fence.inside(["sh", "-c", "echo here > file; cat file"], cwd=odd)
+    sandbox.tester.give(odd)
+    inside = sandbox.inside(["sh", "-c", "echo here > file; cat file"], cwd=odd)
     assert inside.stdout == "here\n", inside
 
 
-def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fence) -> None:
-    marker = fence.ground.project / MARKER
-    words: tuple[Word, ...] = (fence.installation.paddock, "run", "--", "/bin/touch", marker)
+def test_too_few_open_files_are_said_before_something_fails_for_them(
+    sandbox: SandboxRunner,
+) -> None:
+    marker = sandbox.tree.project / MARKER
+    words: tuple[Word, ...] = (sandbox.installation.paddock, "run", "--", "/bin/touch", marker)
     for most in (4, 8, 31):
-        outcome = fence.tester.run(
-            ["prlimit", f"--nofile={most}", *words], cwd=fence.ground.project
+        outcome = sandbox.tester.run(
+            ["prlimit", f"--nofile={most}", *words], cwd=sandbox.tree.project
         )
         assert outcome.exit_code == 125, outcome
         assert outcome.stderr == (
@@ -249,39 +256,39 @@ def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fenc
             f"ulimit -n 1024\n"
         )
         assert not marker.exists()
-    enough = fence.tester.run(["prlimit", "--nofile=64", *words], cwd=fence.ground.project)
+    enough = sandbox.tester.run(["prlimit", "--nofile=64", *words], cwd=sandbox.tree.project)
     assert enough.exit_code == 0, enough
     assert marker.exists()
 
 
-def test_a_workspace_deleted_under_us_is_said(fence: Fence) -> None:
+def test_a_workspace_deleted_under_us_is_said(sandbox: SandboxRunner) -> None:
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- touch ../ran'
-    outcome = fence.tester.run(
-        ["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project
+    outcome = sandbox.tester.run(
+        ["sh", "-c", script, sandbox.installation.paddock], cwd=sandbox.tree.project
     )
     assert outcome.exit_code == 125, outcome
     assert "the current directory no longer exists" in outcome.stderr
-    assert not (fence.ground.project / "ran").exists()
+    assert not (sandbox.tree.project / "ran").exists()
 
 
-def test_the_home_directory_is_refused_as_a_workspace(fence: Fence) -> None:
+def test_the_home_directory_is_refused_as_a_workspace(sandbox: SandboxRunner) -> None:
     """C-024"""
     outcome = refused(
-        fence, cwd=fence.tester.home, command=("touch", fence.tester.home / "ran-at-home")
+        sandbox, cwd=sandbox.tester.home, command=("touch", sandbox.tester.home / "ran-at-home")
     )
     assert "the workspace would be your home directory" in outcome.stderr
-    assert not (fence.tester.home / "ran-at-home").exists()
+    assert not (sandbox.tester.home / "ran-at-home").exists()
 
 
-def test_a_home_that_the_environment_claims_is_not_believed(fence: Fence) -> None:
+def test_a_home_that_the_environment_claims_is_not_believed(sandbox: SandboxRunner) -> None:
     """C-025"""
-    profile = policy(fence, "rw $HOME\n", "homerw.conf")
-    target = fence.ground.outside / "x"
-    outcome = fence.tester.run(
-        [fence.installation.paddock, "run", "--profile", profile, "--", "touch", target],
-        cwd=fence.ground.project,
+    profile = policy(sandbox, "rw $HOME\n", "homerw.conf")
+    target = sandbox.tree.outside / "x"
+    outcome = sandbox.tester.run(
+        [sandbox.installation.paddock, "run", "--profile", profile, "--", "touch", target],
+        cwd=sandbox.tree.project,
         env={"HOME": "/"},
     )
     assert not target.exists(), outcome
-    assert fence.outside(["touch", target]).exit_code == 0
+    assert sandbox.outside(["touch", target]).exit_code == 0
     assert target.exists()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import terminal
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.terminal import Screen
 from tests.support.waiting import wait_for
 from tests.unit.approve.questions import Core, question, tool
@@ -45,12 +45,12 @@ RAW = (
 
 @contextmanager
 def asked(
-    fence: Fence, command: str = READER, *, background: bool = False
+    sandbox: SandboxRunner, command: str = READER, *, background: bool = False
 ) -> Iterator[tuple[Core, Screen]]:
     """An interactive shell, in it a core with a command and a companion."""
-    bin_ = fence.installation.paddock.parent
-    project = fence.ground.project
-    core = fence.ground.put(project / "core.py", CORE)
+    bin_ = sandbox.installation.paddock.parent
+    project = sandbox.tree.project
+    core = sandbox.tree.put(project / "core.py", CORE)
     place = project / "line"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(place))
@@ -58,7 +58,7 @@ def asked(
         listener.listen(1)
         listener.settimeout(60)
         shell = ["bash", "--norc", "--noprofile", "-i"]
-        with terminal.opened(fence.tester, shell, cwd=project) as screen:
+        with terminal.opened(sandbox.tester, shell, cwd=project) as screen:
             screen.line("PS1='shell$ '; echo up-$((1+1))")
             screen.shows("up-2")
             words = [
@@ -68,7 +68,7 @@ def asked(
                 str(bin_ / "paddock-python"),
                 str(place),
             ]
-            fence.ground.put(project / "command", command)
+            sandbox.tree.put(project / "command", command)
             screen.line(f"{shlex.join(words)} sh command{' &' if background else ''}")
             connected, _ = listener.accept()
             with connected:
@@ -78,16 +78,16 @@ def asked(
 
 
 @pytest.fixture
-def at_terminal(fence: Fence) -> Iterator[tuple[Core, Screen]]:
-    with asked(fence) as both:
+def at_terminal(sandbox: SandboxRunner) -> Iterator[tuple[Core, Screen]]:
+    with asked(sandbox) as both:
         yield both
 
 
 ASKED = "once, session, always or deny? (type the whole word; Enter: deny)"
 
 
-def approved(fence: Fence) -> Path:
-    return fence.tester.home / ".config" / "paddock" / "approved.toml"
+def approved(sandbox: SandboxRunner) -> Path:
+    return sandbox.tester.home / ".config" / "paddock" / "approved.toml"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def gives_back(screen: Screen) -> None:
     assert "Stopped" not in screen.text()
 
 
-def test_text_typed_before_a_question_answers_nothing(fence: Fence) -> None:
-    with asked(fence, "stty -echo; echo up-$((40+2)); sleep 1000") as (core, screen):
+def test_text_typed_before_a_question_answers_nothing(sandbox: SandboxRunner) -> None:
+    with asked(sandbox, "stty -echo; echo up-$((40+2)); sleep 1000") as (core, screen):
         for _ in range(5):
             screen.line("once")
         core.ask(question())
@@ -219,8 +219,8 @@ def test_the_end_of_the_core_gives_the_terminal_back(at_terminal: tuple[Core, Sc
     screen.shows("ended-0")
 
 
-def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
-    with asked(fence, RAW) as (core, screen):
+def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(sandbox: SandboxRunner) -> None:
+    with asked(sandbox, RAW) as (core, screen):
         core.ask(question())
         screen.shows(ASKED)
         screen.line("once")
@@ -228,13 +228,13 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
         wait_for(lambda: "the whole word" not in screen.text(), "the question is gone")
         screen.type("k")  # a key, and no line
         wait_for(
-            lambda: (fence.ground.project / "key").read_bytes() == b"k" or None,
+            lambda: (sandbox.tree.project / "key").read_bytes() == b"k" or None,
             "the command has the key",
         )
 
 
-def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> None:
-    with asked(fence, "sleep 1000", background=True) as (core, screen):
+def test_a_job_in_the_background_does_not_take_the_terminal(sandbox: SandboxRunner) -> None:
+    with asked(sandbox, "sleep 1000", background=True) as (core, screen):
         core.ask(question())
         screen.shows(
             "paddock: a question waits for your answer; "
@@ -249,7 +249,7 @@ def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> Non
 
 
 def test_always_shows_the_rule_and_writes_it_after_a_yes(
-    fence: Fence, at_terminal: tuple[Core, Screen]
+    sandbox: SandboxRunner, at_terminal: tuple[Core, Screen]
 ) -> None:
     core, screen = at_terminal
     core.ask(question(argv=("git", "push", "a b")))
@@ -259,21 +259,21 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
     screen.shows('│ argv_regex = "^git push a\\\\\\\\x20b$"')
     screen.line("")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
-    assert not approved(fence).exists()
+    assert not approved(sandbox).exists()
     assert core.heard_nothing()
     screen.line("always")
     wait_for(lambda: screen.text().count("write this rule? yes") == 2, "the rule is shown again")
     screen.line("yes")
     assert core.heard() == {"answer": 7, "verdict": "session", "by": "terminal"}
-    facts = approved(fence).stat()
-    assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, fence.tester.uid)
-    assert 'exe = "/usr/bin/git"' in approved(fence).read_text()
-    approved(fence).unlink()
+    facts = approved(sandbox).stat()
+    assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, sandbox.tester.uid)
+    assert 'exe = "/usr/bin/git"' in approved(sandbox).read_text()
+    approved(sandbox).unlink()
     gives_back(screen)
 
 
 def test_what_can_not_be_kept_is_said_and_asked_again(
-    fence: Fence, at_terminal: tuple[Core, Screen]
+    sandbox: SandboxRunner, at_terminal: tuple[Core, Screen]
 ) -> None:
     core, screen = at_terminal
     core.ask(question(cwd="/w/*"))
@@ -284,7 +284,7 @@ def test_what_can_not_be_kept_is_said_and_asked_again(
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     screen.line("once")
     assert core.heard()["verdict"] == "once"
-    assert not approved(fence).exists()
+    assert not approved(sandbox).exists()
 
 
 def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core, Screen]) -> None:
@@ -328,8 +328,8 @@ LIES = {
 
 
 @pytest.mark.parametrize("size", LIES)
-def test_no_text_draws_a_question_of_its_own(fence: Fence, size: str) -> None:
-    with asked(fence, f"{LIES[size]}{READER}") as (core, screen):
+def test_no_text_draws_a_question_of_its_own(sandbox: SandboxRunner, size: str) -> None:
+    with asked(sandbox, f"{LIES[size]}{READER}") as (core, screen):
         if size == "honest":
             screen.resize(80, 24)
         core.ask(question(exe="/usr/bin/id", argv=(padded(77),)))
@@ -356,10 +356,10 @@ def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen])
 
 @pytest.mark.parametrize("how", ["the window", "the command"])
 def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(
-    fence: Fence, how: str
+    sandbox: SandboxRunner, how: str
 ) -> None:
     lie = "stty cols 1 rows 1; " if how == "the command" else ""
-    with asked(fence, f"{lie}{READER}") as (core, screen):
+    with asked(sandbox, f"{lie}{READER}") as (core, screen):
         if how == "the window":
             screen.resize(30, 8)
         core.ask(question(argv=("git", "push")))
@@ -383,7 +383,7 @@ DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old\n+new \x1b[2J"
 
 
 def test_a_tool_call_is_asked_about_with_its_diff(
-    fence: Fence, at_terminal: tuple[Core, Screen]
+    sandbox: SandboxRunner, at_terminal: tuple[Core, Screen]
 ) -> None:
     core, screen = at_terminal
     core.ask(
@@ -410,10 +410,10 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     screen.line("yes")
     assert core.heard() == {"answer": 9, "verdict": "session", "by": "terminal"}
     assert (
-        approved(fence).read_text()
+        approved(sandbox).read_text()
         == '[[tool]]\ntool = "edit_file"\ncwd = "/w"\nsubject = ["/w/x.py"]\n'
     )
-    approved(fence).unlink()
+    approved(sandbox).unlink()
     gives_back(screen)
 
 
@@ -435,11 +435,11 @@ asyncio.run(main())
 """
 
 
-def test_a_program_asks_at_its_own_terminal_and_has_it_back(fence: Fence) -> None:
-    python = fence.installation.paddock.parent / "python"
-    script = fence.ground.put(fence.ground.project / "desk.py", DESK)
+def test_a_program_asks_at_its_own_terminal_and_has_it_back(sandbox: SandboxRunner) -> None:
+    python = sandbox.installation.paddock.parent / "python"
+    script = sandbox.tree.put(sandbox.tree.project / "desk.py", DESK)
     with terminal.opened(
-        fence.tester, [str(python), str(script)], cwd=fence.ground.project
+        sandbox.tester, [str(python), str(script)], cwd=sandbox.tree.project
     ) as screen:
         screen.shows("│ git status")
         screen.shows(ASKED)

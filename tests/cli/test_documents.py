@@ -21,12 +21,12 @@ import paddock
 from paddock.policy import Origin
 from paddock.policy.formats.config import read_config
 from tests.support.features import need
-from tests.support.fence import Fence
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import build_root
+from tests.support.sandbox import SandboxRunner
 from tests.support.saved_state import remove
-from tests.support.test_tree import Ground
 from tests.support.tester import SEARCH_PATH, Tester
+from tests.support.tree import ProjectTree
 
 DOCUMENTS = (
     "README.md",
@@ -133,15 +133,15 @@ def test_every_program_of_the_documents_calls_what_there_is(
 @pytest.mark.parametrize(
     "block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str
 )
-def test_every_program_that_is_whole_runs(block: Block, fence: Fence) -> None:
-    python = fence.installation.paddock.with_name("python")
-    done = fence.tester.run([python, "-c", block.text], cwd=fence.ground.project)
+def test_every_program_that_is_whole_runs(block: Block, sandbox: SandboxRunner) -> None:
+    python = sandbox.installation.paddock.with_name("python")
+    done = sandbox.tester.run([python, "-c", block.text], cwd=sandbox.tree.project)
     assert done.exit_code == 0, str(done)
     assert ("ToolOutcome.BLOCKED" in done.stdout) == ("open_tools" in block.text), str(done)
 
 
 @pytest.fixture
-def home(tester: Tester, ground: Ground) -> Iterator[Path]:
+def home(tester: Tester, tree: ProjectTree) -> Iterator[Path]:
     """A person's: a project, documents, an agent's directory."""
     need("root", tester.disposable, "the documents' places would be made in your own home")
     made = {
@@ -182,9 +182,9 @@ def test_every_policy_of_the_documents_is_accepted(
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in RUN], ids=str)
 def test_every_command_of_the_documents_runs(
-    block: Block, tester: Tester, installation: Installation, ground: Ground, home: Path
+    block: Block, tester: Tester, installation: Installation, tree: ProjectTree, home: Path
 ) -> None:
-    jail = ground.root / "jail"
+    jail = tree.root / "jail"
     if "mkdir -p /srv/jail" not in block.script and "/srv/jail" in block.script + block.text:
         build_root(jail)
         tester.give(jail)

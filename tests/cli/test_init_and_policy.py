@@ -12,32 +12,34 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 
-def paddock(fence: Fence, *words: Word) -> Outcome:
-    outcome = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+def paddock(sandbox: SandboxRunner, *words: Word) -> Outcome:
+    outcome = sandbox.tester.run([sandbox.installation.paddock, *words], cwd=sandbox.tree.project)
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
 
 
 @pytest.fixture
-def own(fence: Fence) -> Iterator[Path]:
+def own(sandbox: SandboxRunner) -> Iterator[Path]:
     need(
         "root",
-        fence.tester.disposable,
+        sandbox.tester.disposable,
         "an ordinary user's configuration is not the tests' to write",
     )
-    file = fence.tester.home / ".config" / "paddock" / "config.json"
+    file = sandbox.tester.home / ".config" / "paddock" / "config.json"
     yield file
     file.unlink(missing_ok=True)
     shutil.rmtree(file.parent / "distros", ignore_errors=True)
 
 
-def test_init_writes_careful_values_and_keeps_what_is_there(fence: Fence, own: Path) -> None:
+def test_init_writes_careful_values_and_keeps_what_is_there(
+    sandbox: SandboxRunner, own: Path
+) -> None:
     """A-059 to A-062"""
-    assert f"wrote {own}\n" in paddock(fence, "init").stdout
+    assert f"wrote {own}\n" in paddock(sandbox, "init").stdout
     assert own.stat().st_mode & 0o777 == 0o600
     assert json.loads(own.read_text())["safety"] == {
         "require_approval_for_writes": True,
@@ -45,22 +47,22 @@ def test_init_writes_careful_values_and_keeps_what_is_there(fence: Fence, own: P
         "allowed_paths": ["<cwd>/**"],
     }
     own.write_text('{"safety": {"read_only": true}, "max_steps": 7}')
-    assert f"kept {own}\n" in paddock(fence, "init").stdout
-    shown = json.loads(paddock(fence, "policy", "show", "--json").stdout)
+    assert f"kept {own}\n" in paddock(sandbox, "init").stdout
+    shown = json.loads(paddock(sandbox, "policy", "show", "--json").stdout)
     assert shown["read_only"] == {"value": True, "origin": f"{own}:1"}
     assert shown["max_steps"]["value"] == 7
     assert shown["require_approval_for_writes"] == {"value": True, "origin": "built in"}
     denied = paddock(
-        fence, "why", "--tool", "write_file", "--argument", "path=x", "--argument", "content=y"
+        sandbox, "why", "--tool", "write_file", "--argument", "path=x", "--argument", "content=y"
     )
     assert denied.stdout.startswith("denied: write_file")
-    assert f"wrote {own}\n" in paddock(fence, "init", "--force").stdout
+    assert f"wrote {own}\n" in paddock(sandbox, "init", "--force").stdout
     assert "read_only" not in own.read_text()
 
 
-def test_a_value_is_shown_with_where_it_comes_from(fence: Fence) -> None:
+def test_a_value_is_shown_with_where_it_comes_from(sandbox: SandboxRunner) -> None:
     flags = ("--read-only", "--no-restrict-to-cwd", "--denied-paths", "/a,b")
-    lines = paddock(fence, "policy", "show", "--origin", *flags).stdout.splitlines()
+    lines = paddock(sandbox, "policy", "show", "--origin", *flags).stdout.splitlines()
     assert "read_only = true  (--read-only)" in lines
     assert 'allowed_paths = ["/**"]  (--restrict-to-cwd)' in lines
     assert "require_approval_for_writes = true  (built in)" in lines
@@ -69,7 +71,7 @@ def test_a_value_is_shown_with_where_it_comes_from(fence: Fence) -> None:
     assert denied.endswith('"/a", "<cwd>/b"]  (built in, --denied-paths)')
 
 
-def test_flags_count_for_a_question(fence: Fence) -> None:
+def test_flags_count_for_a_question(sandbox: SandboxRunner) -> None:
     """A-064, A-065, A-067: no question is left, and denials still are."""
     free = ("--no-restrict-to-cwd", "--no-require-approval")
     for tool, argument, action in (
@@ -78,49 +80,51 @@ def test_flags_count_for_a_question(fence: Fence) -> None:
         ("read_file", "path=/etc/shadow", "deny"),
         ("bash", "command=rm -rf /", "deny"),
     ):
-        answer = paddock(fence, "why", *free, "--tool", tool, "--argument", argument, "--json")
+        answer = paddock(sandbox, "why", *free, "--tool", tool, "--argument", argument, "--json")
         assert json.loads(answer.stdout)["action"] == action
-    asked = paddock(fence, "why", "--tool", "bash", "--argument", "command=ls", "--json")
+    asked = paddock(sandbox, "why", "--tool", "bash", "--argument", "command=ls", "--json")
     assert json.loads(asked.stdout)["action"] == "ask"
 
 
 @pytest.mark.parametrize(
     "words", [("init", "x"), ("policy",), ("policy", "hide"), ("why", "--path", "x", "--read-only")]
 )
-def test_a_senseless_combination_is_an_error(fence: Fence, words: tuple[str, ...]) -> None:
-    assert paddock(fence, *words).exit_code == 125
+def test_a_senseless_combination_is_an_error(
+    sandbox: SandboxRunner, words: tuple[str, ...]
+) -> None:
+    assert paddock(sandbox, *words).exit_code == 125
 
 
-def test_a_wrong_configuration_is_named(fence: Fence) -> None:
+def test_a_wrong_configuration_is_named(sandbox: SandboxRunner) -> None:
     """A-086"""
-    config = fence.ground.put(fence.ground.root / "wrong.json", '{"safety": {"allowed_path": []}}')
-    refused = paddock(fence, "policy", "show", "--config", config)
+    config = sandbox.tree.put(sandbox.tree.root / "wrong.json", '{"safety": {"allowed_path": []}}')
+    refused = paddock(sandbox, "policy", "show", "--config", config)
     assert refused.exit_code == 125
     assert "allowed_path" in refused.stderr
 
 
 def test_one_that_lies_where_a_command_can_write_has_to_be_trusted_also_by_a_link(
-    fence: Fence, own: Path
+    sandbox: SandboxRunner, own: Path
 ) -> None:
     """The whole directory may be a link, as with dotfiles."""
     place = own.parent
     kept = place.with_name("paddock-kept")
     if place.exists():
         place.rename(kept)
-    loose = fence.ground.put(
-        fence.ground.project / "cfg" / "config.json", '{"safety": {"read_only": true}}'
+    loose = sandbox.tree.put(
+        sandbox.tree.project / "cfg" / "config.json", '{"safety": {"read_only": true}}'
     )
-    fence.tester.give(loose.parent)
+    sandbox.tester.give(loose.parent)
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(loose.parent)
     try:
-        outcome = paddock(fence, "policy", "show", "--json")
+        outcome = paddock(sandbox, "policy", "show", "--json")
         assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
         assert "is not trusted yet" in outcome.stderr
     finally:
         place.unlink()
         if kept.exists():
             kept.rename(place)
-    assert paddock(fence, "policy", "show", "--json").exit_code == 0, (
+    assert paddock(sandbox, "policy", "show", "--json").exit_code == 0, (
         "the control: without the link"
     )

@@ -13,16 +13,16 @@ from tests.support import jail as jails
 from tests.support.features import need, need_program
 from tests.support.installation import Installation
 from tests.support.jail import Jail, Word
-from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
+from tests.support.tree import ProjectTree
 
 
 @pytest.fixture
 def jail(
-    tester: Tester, installation: Installation, ground: Ground, host: dict[str, Any]
+    tester: Tester, installation: Installation, tree: ProjectTree, host: dict[str, Any]
 ) -> Iterator[Jail]:
     need("userns", host["namespaces"]["usable"], str(host["namespaces"]))
-    with jails.of_tester(tester, installation, ground.root) as made:
+    with jails.of_tester(tester, installation, tree.root) as made:
         yield made
 
 
@@ -132,11 +132,9 @@ def test_the_plan_for_programs(jail: Jail) -> None:
     assert answer["plan"]["container"]["capabilities"] == ["CAP_CHOWN", "CAP_KILL"]
 
 
-def test_one_profile_serves_both_commands(jail: Jail, ground: Ground) -> None:
+def test_one_profile_serves_both_commands(jail: Jail, tree: ProjectTree) -> None:
     """C-003"""
-    profile = ground.put(
-        ground.root / "both.conf", "ro /bin\nrw /tmp\nblock mlock\nenv-deny SOME_*\n"
-    )
+    profile = tree.put(tree.root / "both.conf", "ro /bin\nrw /tmp\nblock mlock\nenv-deny SOME_*\n")
     run = jail.raw(
         [jail.installation.paddock, "run", "--profile", profile, "--dry-run", "--", "true"]
     )
@@ -147,11 +145,11 @@ def test_one_profile_serves_both_commands(jail: Jail, ground: Ground) -> None:
 
 
 def test_run_refuses_a_containers_profile_and_names_the_directive(
-    jail: Jail, ground: Ground
+    jail: Jail, tree: ProjectTree
 ) -> None:
     """C-153"""
     sample = Path(__file__).parents[2] / "examples" / "container.conf"
-    profile = ground.put(ground.root / "container.conf", sample.read_text())
+    profile = tree.put(tree.root / "container.conf", sample.read_text())
     outcome = jail.raw([jail.installation.paddock, "run", "--profile", profile, "--", "true"])
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
     assert "rootdir applies to containers" in outcome.stderr

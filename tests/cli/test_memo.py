@@ -14,35 +14,35 @@ from typing import Any
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 
 class Door:
     """`paddock` with its Python half locked away: what starts, starts from memory."""
 
-    def __init__(self, fence: Fence) -> None:
-        self.fence = fence
-        self.plans = fence.tester.home / ".local" / "state" / "paddock" / "plans"
+    def __init__(self, sandbox: SandboxRunner) -> None:
+        self.sandbox = sandbox
+        self.plans = sandbox.tester.home / ".local" / "state" / "paddock" / "plans"
 
     def run(self, *flags: Word, env: dict[str, str] | None = None, cwd: Path | None = None) -> int:
-        return self.fence.tester.run(
+        return self.sandbox.tester.run(
             [
-                self.fence.installation.paddock,
+                self.sandbox.installation.paddock,
                 "run",
                 "--tier",
-                self.fence.tier,
+                self.sandbox.tier,
                 *flags,
                 "--",
                 "true",
             ],
-            cwd=cwd or self.fence.ground.project,
+            cwd=cwd or self.sandbox.tree.project,
             env=env,
         ).exit_code
 
     @contextmanager
     def without_python(self) -> Iterator[None]:
-        script = self.fence.installation.paddock.with_name("paddock-python")
+        script = self.sandbox.installation.paddock.with_name("paddock-python")
         away = script.with_name("paddock-python-away")
         script.rename(away)
         try:
@@ -59,7 +59,7 @@ class Door:
         return code == 0
 
 
-@pytest.fixture(params=["fence", "full"])
+@pytest.fixture(params=["sandbox", "full"])
 def door(request: pytest.FixtureRequest) -> Door:
     """In each tier."""
     fresh = Door(request.getfixturevalue(request.param))
@@ -77,18 +77,18 @@ def test_a_repeated_command_starts_without_python(door: Door) -> None:
 def test_other_options_another_directory_and_another_command_are_not_remembered(door: Door) -> None:
     assert door.run() == 0
     assert not door.remembers("--block", "mlock")
-    assert not door.remembers(cwd=door.fence.ground.evil)
+    assert not door.remembers(cwd=door.sandbox.tree.evil)
     with door.without_python():
-        other = door.fence.tester.run(
-            [door.fence.installation.paddock, "run", "--tier", door.fence.tier, "--", "echo"],
-            cwd=door.fence.ground.project,
+        other = door.sandbox.tester.run(
+            [door.sandbox.installation.paddock, "run", "--tier", door.sandbox.tier, "--", "echo"],
+            cwd=door.sandbox.tree.project,
         )
     assert other.exit_code == 125
 
 
 def test_a_changed_policy_file_is_compiled_again(door: Door) -> None:
-    file = door.fence.ground.put(
-        door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    file = door.sandbox.tree.put(
+        door.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
     assert door.run("--policy", file) == 0
     assert door.remembers("--policy", file)
@@ -101,8 +101,8 @@ def test_a_changed_policy_file_is_compiled_again(door: Door) -> None:
 
 
 def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: Door) -> None:
-    file = door.fence.ground.put(
-        door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    file = door.sandbox.tree.put(
+        door.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
     assert door.run("--policy", file) == 0
     file.chmod(0o666)
@@ -112,15 +112,15 @@ def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: 
 
 def test_a_policy_reached_through_a_link_is_never_remembered(door: Door) -> None:
     """The links on the way could lead elsewhere the next time."""
-    one = door.fence.ground.put(
-        door.fence.ground.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    one = door.sandbox.tree.put(
+        door.sandbox.tree.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
-    (door.fence.ground.root / "p.toml").symlink_to(one)
-    (door.fence.ground.root / "current").symlink_to(one.parent)
-    for path, remembered in ((one, True), (door.fence.ground.root / "p.toml", False)):
+    (door.sandbox.tree.root / "p.toml").symlink_to(one)
+    (door.sandbox.tree.root / "current").symlink_to(one.parent)
+    for path, remembered in ((one, True), (door.sandbox.tree.root / "p.toml", False)):
         assert door.run("--policy", path) == 0
         assert door.remembers("--policy", path) == remembered
-    through = door.fence.ground.root / "current" / "p.toml"
+    through = door.sandbox.tree.root / "current" / "p.toml"
     assert door.run("--policy", through) == 0
     assert not door.remembers("--policy", through)
 
@@ -131,14 +131,14 @@ def test_a_run_with_a_layer_off_is_never_remembered(door: Door) -> None:
 
 
 def test_a_profile_that_appears_in_the_search_path_is_noticed(door: Door) -> None:
-    config = door.fence.tester.home / ".config" / "paddock"
+    config = door.sandbox.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
-    door.fence.tester.give(door.fence.tester.home / ".config")
+    door.sandbox.tester.give(door.sandbox.tester.home / ".config")
     assert door.run() == 0
     assert door.remembers()
     mine = config / "ai-agent.conf"
     mine.write_text("ro /usr\n")
-    door.fence.tester.give(mine)
+    door.sandbox.tester.give(mine)
     try:
         assert not door.remembers()
     finally:
@@ -147,14 +147,14 @@ def test_a_profile_that_appears_in_the_search_path_is_noticed(door: Door) -> Non
 
 def test_a_project_policy_that_appears_is_noticed(door: Door) -> None:
     assert door.run() == 0
-    door.fence.ground.put(door.fence.ground.project / "paddock.toml", '[meta]\ninherit = "dev"\n')
+    door.sandbox.tree.put(door.sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "dev"\n')
     assert not door.remembers()
     assert door.run() == 125
 
 
 def test_a_variable_that_a_pattern_used_counts_and_others_do_not(door: Door) -> None:
-    file = door.fence.ground.put(
-        door.fence.ground.root / "p.toml",
+    file = door.sandbox.tree.put(
+        door.sandbox.tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["${TOOLS}"]\n',
     )
     assert door.run("--policy", file, env={"TOOLS": "/usr"}) == 0
@@ -186,24 +186,24 @@ def test_memos_are_few_and_private(door: Door) -> None:
 
 
 def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
-    fence = door.fence
-    read = ["cat", str(fence.ground.secret)]
-    words: list[Word] = [fence.installation.paddock, "run", "--tier", fence.tier, "--", *read]
-    first = fence.tester.run(words, cwd=fence.ground.project)
+    sandbox = door.sandbox
+    read = ["cat", str(sandbox.tree.secret)]
+    words: list[Word] = [sandbox.installation.paddock, "run", "--tier", sandbox.tier, "--", *read]
+    first = sandbox.tester.run(words, cwd=sandbox.tree.project)
     with door.without_python():
-        again = fence.tester.run(words, cwd=fence.ground.project)
+        again = sandbox.tester.run(words, cwd=sandbox.tree.project)
     assert (first.exit_code, first.stdout, first.stderr) == (
         again.exit_code,
         again.stdout,
         again.stderr,
     )
     assert again.exit_code == 1
-    assert fence.outside(read).exit_code == 0
+    assert sandbox.outside(read).exit_code == 0
 
 
-def test_a_changed_git_configuration_is_read_again(full: Fence) -> None:
+def test_a_changed_git_configuration_is_read_again(full: SandboxRunner) -> None:
     door = Door(full)
-    project = full.ground.project
+    project = full.tree.project
     assert full.outside(["git", "init", "-q", project]).exit_code == 0
     assert full.outside(["git", "-C", project, "config", "core.hooksPath", "one"]).exit_code == 0
     assert door.run() == 0
@@ -221,7 +221,7 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(
     door: Door, given: dict[str, str]
 ) -> None:
     """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
-    fence = door.fence
+    sandbox = door.sandbox
     without = [
         "/usr/bin/env",
         "-u",
@@ -232,10 +232,10 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(
         "LC_CTYPE",
         *(f"{k}={v}" for k, v in given.items()),
     ]
-    words: list[Word] = [*without, fence.installation.paddock, "run", "--", "env"]
-    first = fence.tester.run(words, cwd=fence.ground.project)
+    words: list[Word] = [*without, sandbox.installation.paddock, "run", "--", "env"]
+    first = sandbox.tester.run(words, cwd=sandbox.tree.project)
     with door.without_python():
-        again = fence.tester.run(words, cwd=fence.ground.project)
+        again = sandbox.tester.run(words, cwd=sandbox.tree.project)
     shown = [re.sub(r"/tmp/paddock-\d+-\w+", "<tmp>", one.stdout) for one in (first, again)]
     assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
     assert shown[0] == shown[1]
@@ -243,7 +243,7 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(
         line.split("=", 1) for line in shown[0].splitlines() if line.startswith(("LANG=", "LC_"))
     )
     assert locale == given
-    control = fence.tester.run(
+    control = sandbox.tester.run(
         [*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"]
     )
     if given in ({}, {"LC_CTYPE": "C"}):
@@ -252,20 +252,20 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(
 
 def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) -> None:
     """What the next run writes must be known to later ones, and that is another place now."""
-    fence = door.fence
-    site = fence.ground.make(fence.ground.root / "site")
+    sandbox = door.sandbox
+    site = sandbox.tree.make(sandbox.tree.root / "site")
     current = site / "current"
     flags: list[Word] = ["--profile", "ai-agent", "--allow", current]
     loose = (
-        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n'
     )
     for version in ("v1", "v2"):
-        fence.ground.make(site / version)
+        sandbox.tree.make(site / version)
         current.unlink(missing_ok=True)
         current.symlink_to(version)
         assert not door.remembers(*flags)
         words: list[Word] = [
-            fence.installation.paddock,
+            sandbox.installation.paddock,
             "run",
             *flags,
             "--",
@@ -273,16 +273,16 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) 
             "-c",
             f"cat > {current}/p.toml",
         ]
-        assert fence.tester.run(words, stdin=loose, cwd=fence.ground.project).exit_code == 0
+        assert sandbox.tester.run(words, stdin=loose, cwd=sandbox.tree.project).exit_code == 0
         words = [
-            fence.installation.paddock,
+            sandbox.installation.paddock,
             "run",
             "--policy",
             site / version / "p.toml",
             "--",
             "cat",
         ]
-        later = fence.tester.run([*words, fence.ground.secret], cwd=fence.ground.evil)
+        later = sandbox.tester.run([*words, sandbox.tree.secret], cwd=sandbox.tree.evil)
         assert later.exit_code == 125, later
         assert "is not trusted yet" in later.stderr
         assert door.run(*flags) == 0
@@ -291,28 +291,28 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) 
 
 def test_a_writable_place_that_was_replaced_is_recorded_again(door: Door) -> None:
     """Under the same name there is another directory, which the list knows by its inode, too."""
-    work = door.fence.ground.make(door.fence.ground.root / "work")
+    work = door.sandbox.tree.make(door.sandbox.tree.root / "work")
     assert door.run("--profile", "ai-agent", "--allow", work) == 0
     assert door.remembers("--profile", "ai-agent", "--allow", work)
     work.rename(work.with_name("old"))
-    door.fence.ground.make(work)
+    door.sandbox.tree.make(work)
     assert not door.remembers("--profile", "ai-agent", "--allow", work)
 
 
 def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(door: Door) -> None:
-    tester = door.fence.tester
+    tester = door.sandbox.tester
     config = tester.home / ".config" / "paddock"
     aside = config.with_name("paddock-aside")
     config.parent.mkdir(exist_ok=True)
     if config.exists():
         config.rename(aside)
-    kept = door.fence.ground.make(door.fence.ground.root / "dot")
+    kept = door.sandbox.tree.make(door.sandbox.tree.root / "dot")
     config.symlink_to(kept)
     tester.give(config.parent)
     try:
         assert door.run() == 0
         assert door.remembers()
-        door.fence.ground.put(kept / "ai-agent.conf", "ro /usr\n")
+        door.sandbox.tree.put(kept / "ai-agent.conf", "ro /usr\n")
         assert not door.remembers()
     finally:
         config.unlink()
@@ -322,11 +322,11 @@ def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(door
 
 def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
     """It has to be kept from the command as well."""
-    directory = door.fence.ground.make(door.fence.ground.root / "bin")
+    directory = door.sandbox.tree.make(door.sandbox.tree.root / "bin")
     env = {"PATH": f"{directory}:/usr/bin:/bin"}
     assert door.run(env=env) == 0
     assert door.remembers(env=env)
-    (directory / "paddock").symlink_to(door.fence.installation.paddock)
+    (directory / "paddock").symlink_to(door.sandbox.installation.paddock)
     assert not door.remembers(env=env)
     assert door.run(env=env) == 0
     assert door.remembers(env=env)
@@ -334,19 +334,19 @@ def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
 
 
 def test_a_weaker_plan_is_remembered_while_there_is_no_better(
-    fence: Fence, host: dict[str, Any]
+    sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
     """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too,
     until he may.
     """
-    door = Door(fence)
+    door = Door(sandbox)
     for memo in door.plans.iterdir() if door.plans.exists() else ():
         memo.unlink()
-    unasked: list[Word] = [fence.installation.paddock, "run", "--", "true"]
+    unasked: list[Word] = [sandbox.installation.paddock, "run", "--", "true"]
     without: list[Word] = ["/usr/bin/python3", "-c", NO_NAMESPACES]
 
     def run(prefix: list[Word]) -> Outcome:
-        return fence.tester.run([*prefix, *unasked], cwd=fence.ground.project)
+        return sandbox.tester.run([*prefix, *unasked], cwd=sandbox.tree.project)
 
     need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
     assert run(without).exit_code == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 POLICY = """\
@@ -24,18 +24,18 @@ denied_hosts = ["secret.example.org"]
 
 
 @pytest.fixture
-def policy(full: Fence) -> Path:
-    return full.ground.put(full.ground.root / "p.toml", POLICY)
+def policy(full: SandboxRunner) -> Path:
+    return full.tree.put(full.tree.root / "p.toml", POLICY)
 
 
-def paddock(fence: Fence, *words: Word) -> Outcome:
-    outcome = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+def paddock(sandbox: SandboxRunner, *words: Word) -> Outcome:
+    outcome = sandbox.tester.run([sandbox.installation.paddock, *words], cwd=sandbox.tree.project)
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
 
 
-def why(fence: Fence, host: str, *words: Word) -> dict[str, Any]:
-    outcome = paddock(fence, "why", *words, "--host", host, "--json")
+def why(sandbox: SandboxRunner, host: str, *words: Word) -> dict[str, Any]:
+    outcome = paddock(sandbox, "why", *words, "--host", host, "--json")
     answer: dict[str, Any] = json.loads(outcome.stdout)
     assert outcome.exit_code == (0 if answer["allowed"] else 1), outcome
     return answer
@@ -64,7 +64,7 @@ def why(fence: Fence, host: str, *words: Word) -> dict[str, Any]:
     ],
 )
 def test_a_host_is_judged_by_the_table_that_filters(
-    full: Fence, policy: Path, asked: str, allowed: bool, rule: str | None
+    full: SandboxRunner, policy: Path, asked: str, allowed: bool, rule: str | None
 ) -> None:
     """F-117 F-120 F-121 F-122 F-123"""
     answer = why(full, asked, "--policy", policy)
@@ -73,7 +73,7 @@ def test_a_host_is_judged_by_the_table_that_filters(
     assert rule is None or answer["rule"]["source"].startswith(f"{policy}:")
 
 
-def test_deny_wins_whatever_its_origin(full: Fence, policy: Path) -> None:
+def test_deny_wins_whatever_its_origin(full: SandboxRunner, policy: Path) -> None:
     """F-124"""
     lifted = why(
         full, "secret.example.org", "--policy", policy, "--allow-domain", "secret.example.org"
@@ -89,7 +89,7 @@ def test_deny_wins_whatever_its_origin(full: Fence, policy: Path) -> None:
     "asked",
     ["169.254.169.254", "metadata.google.internal", "[fd00:ec2::254]", "[::ffff:a9fe:a9fe]"],
 )
-def test_metadata_is_never_reached_and_no_flag_is_offered(full: Fence, asked: str) -> None:
+def test_metadata_is_never_reached_and_no_flag_is_offered(full: SandboxRunner, asked: str) -> None:
     """F-133 F-134"""
     shown = paddock(
         full, "why", "--allow-domain", "*", "--allow-domain", "0.0.0.0/0", "--host", f"{asked}:80"
@@ -101,7 +101,9 @@ def test_metadata_is_never_reached_and_no_flag_is_offered(full: Fence, asked: st
     assert (refused.exit_code, refused.stdout) == (125, "")
 
 
-def test_why_says_the_rule_or_the_flag_that_would_allow_it(full: Fence, policy: Path) -> None:
+def test_why_says_the_rule_or_the_flag_that_would_allow_it(
+    full: SandboxRunner, policy: Path
+) -> None:
     allowed = paddock(full, "why", "--policy", policy, "--host", "api.example.com")
     assert (
         allowed.stdout == f"allowed: api.example.com:443\n  because: api.example.com ({policy}:5)\n"
@@ -132,25 +134,25 @@ def test_why_says_the_rule_or_the_flag_that_would_allow_it(full: Fence, policy: 
     ],
 )
 def test_why_knows_addresses_and_the_ports_of_this_machine(
-    full: Fence, asked: str, said: list[str]
+    full: SandboxRunner, asked: str, said: list[str]
 ) -> None:
     text = "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\nallowed_local_ports=[5432]\n"
-    local = full.ground.put(full.ground.root / "local.toml", text)
+    local = full.tree.put(full.tree.root / "local.toml", text)
     answer = paddock(full, "why", "--policy", local, "--host", asked)
     assert all(part in answer.stdout for part in said), str(answer)
     assert answer.exit_code == (0 if said[0].startswith("allowed") else 1)
 
 
 @pytest.mark.parametrize("asked", ["[::1", "[::1:80", "[::1]x:80", "::1]"])
-def test_half_a_bracket_is_no_host(full: Fence, asked: str) -> None:
+def test_half_a_bracket_is_no_host(full: SandboxRunner, asked: str) -> None:
     refused = paddock(full, "why", "--allow-domain", "a.example", "--host", asked)
     assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
     assert "not a host" in refused.stderr
 
 
-def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: Fence) -> None:
+def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: SandboxRunner) -> None:
     text = "[meta]\ninherit='ai-agent'\n[network]\nallowed_local_ports=[5432, 1]\n"
-    local = full.ground.put(full.ground.root / "local.toml", text)
+    local = full.tree.put(full.tree.root / "local.toml", text)
     refused = paddock(full, "run", "--policy", local, "--", "true")
     assert refused.exit_code == 125, str(refused)
     assert refused.stderr.startswith(
@@ -158,10 +160,10 @@ def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: Fence) -> None
     ), str(refused)
 
 
-def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
+def test_absent_open_empty_and_no_network_at_all(full: SandboxRunner) -> None:
     """F-110 F-125 F-131"""
-    empty = full.ground.put(
-        full.ground.root / "empty.toml", "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\n"
+    empty = full.tree.put(
+        full.tree.root / "empty.toml", "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\n"
     )
     assert why(full, "example.com")["reason"] == "the network is not restricted"
     assert why(full, "example.com", "--policy", empty)["allowed"] is False
@@ -199,14 +201,16 @@ def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
         ),
     ],
 )
-def test_what_can_not_be_meant_or_held_is_refused(full: Fence, words: list[str], said: str) -> None:
+def test_what_can_not_be_meant_or_held_is_refused(
+    full: SandboxRunner, words: list[str], said: str
+) -> None:
     """F-132"""
     refused = paddock(full, "run", *words, "--", "true")
     assert (refused.exit_code, refused.stdout) == (125, "")
     assert said in refused.stderr
 
 
-def test_the_plan_keeps_every_host_with_its_line(full: Fence, policy: Path) -> None:
+def test_the_plan_keeps_every_host_with_its_line(full: SandboxRunner, policy: Path) -> None:
     shown = paddock(full, "explain", "--policy", policy, "--json")
     assert shown.exit_code == 0, shown
     network = json.loads(shown.stdout)["plan"]["network"]
@@ -217,9 +221,9 @@ def test_the_plan_keeps_every_host_with_its_line(full: Fence, policy: Path) -> N
     assert ["10.0.0.0/8", 5432, 5] in network["allowed"][0]["hosts"]
 
 
-def test_a_lock_file_of_the_workspace_counts_after_paddock_trust(full: Fence) -> None:
-    lock = full.ground.put(
-        full.ground.project / "package-lock.json", '"resolved": "https://lock.example/a.tgz"\n'
+def test_a_lock_file_of_the_workspace_counts_after_paddock_trust(full: SandboxRunner) -> None:
+    lock = full.tree.put(
+        full.tree.project / "package-lock.json", '"resolved": "https://lock.example/a.tgz"\n'
     )
     mirror = {"npm_config_registry": "https://mirror.example/"}
 
@@ -234,7 +238,7 @@ def test_a_lock_file_of_the_workspace_counts_after_paddock_trust(full: Fence) ->
             "--json",
         ]
         found: dict[str, Any] = json.loads(
-            full.tester.run(words, cwd=full.ground.project, env=mirror).stdout
+            full.tester.run(words, cwd=full.tree.project, env=mirror).stdout
         )
         return found
 

@@ -1,5 +1,5 @@
 """paddock sandbox, and linux mode on the real kernel: as an ordinary user, beside a control without
-a fence.
+a sandbox.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.cli import sandbox
+from paddock.cli import sandbox as sandbox_command
 from paddock.errors import PolicyError, UsageError
 from tests.support.clients import serving_site
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.wsl import FakeWsl
 from tests.system.network.certificates import TestAuthority
@@ -27,17 +27,17 @@ from tests.unit.executors.test_distro import DIGEST, ROOTFS
 ENOSYS = "38"
 
 
-def told(fence: Fence, *words: Word, prefix: list[Word] | None = None) -> Outcome:
-    outcome = fence.tester.run(
-        [*(prefix or []), fence.installation.paddock, "sandbox", *words], cwd=fence.ground.project
+def told(sandbox: SandboxRunner, *words: Word, prefix: list[Word] | None = None) -> Outcome:
+    outcome = sandbox.tester.run(
+        [*(prefix or []), sandbox.installation.paddock, "sandbox", *words], cwd=sandbox.tree.project
     )
     assert "Traceback" not in outcome.stderr, str(outcome)
     return outcome
 
 
-def test_modes_are_told_for_programs_and_people(fence: Fence) -> None:
+def test_modes_are_told_for_programs_and_people(sandbox: SandboxRunner) -> None:
     """A-102, A-103, A-130"""
-    table = json.loads(told(fence, "modes", "--json").stdout)
+    table = json.loads(told(sandbox, "modes", "--json").stdout)
     assert list(table) == ["local", "linux", "windows", "wsl", "container", "ssh"]
     assert {mode for mode, row in table.items() if row["forced_ask"]} == {"local", "wsl", "ssh"}
     assert table["windows"]["reads"] == "everything"
@@ -46,31 +46,33 @@ def test_modes_are_told_for_programs_and_people(fence: Fence) -> None:
         for mode, row in table.items()
         if mode in ("local", "windows", "wsl")
     )
-    shown = told(fence, "modes").stdout
+    shown = told(sandbox, "modes").stdout
     assert all(f"\n{mode}\n" in f"\n{shown}" for mode in table)
 
 
-def test_status_says_what_holds_here(fence: Fence) -> None:
+def test_status_says_what_holds_here(sandbox: SandboxRunner) -> None:
     """A-106, A-147"""
-    linux = told(fence, "status")
+    linux = told(sandbox, "status")
     assert (linux.exit_code, linux.stdout.splitlines()[0]) == (0, "mode: linux")
     assert "writes: limited to the workspace" in linux.stdout
-    local = told(fence, "status", "--mode", "local")
+    local = told(sandbox, "status", "--mode", "local")
     assert "writes: NOT limited" in local.stdout
-    assert json.loads(told(fence, "status", "--json").stdout)["writes_confined"] is True
-    old = told(fence, "status", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
+    assert json.loads(told(sandbox, "status", "--json").stdout)["writes_confined"] is True
+    old = told(
+        sandbox, "status", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
+    )
     assert old.exit_code == 125
     assert "commands cannot run" in old.stderr
 
 
-def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
-    """A-107, A-120: by a place that the same person can write without a fence."""
-    held = told(fence, "selftest")
+def test_the_self_test_fails_where_nothing_holds(sandbox: SandboxRunner) -> None:
+    """A-107, A-120: by a place that the same person can write without a sandbox."""
+    held = told(sandbox, "selftest")
     assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (
         0,
         ["ok"] * 4,
     ), str(held)
-    local = told(fence, "selftest", "--mode", "local")
+    local = told(sandbox, "selftest", "--mode", "local")
     assert local.exit_code == 125
     assert [line.split()[0] for line in local.stdout.splitlines()] == [
         "ok",
@@ -78,31 +80,33 @@ def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
         "FAILED",
         "FAILED",
     ]
-    old = told(fence, "selftest", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
+    old = told(
+        sandbox, "selftest", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
+    )
     assert (old.exit_code, old.stdout.splitlines()[0][:2]) == (125, "ok"), str(old)
     assert "FAILED" in old.stdout
-    assert list(fence.tester.home.glob("paddock-selftest-*")) == []
+    assert list(sandbox.tester.home.glob("paddock-selftest-*")) == []
 
 
 @pytest.mark.parametrize("act", ["setup", "reset"])
-def test_distributions_are_for_windows(fence: Fence, act: str) -> None:
+def test_distributions_are_for_windows(sandbox: SandboxRunner, act: str) -> None:
     """A-152"""
-    refused = told(fence, act, "--yes")
+    refused = told(sandbox, act, "--yes")
     assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(
         refused
     )
     assert "which needs Windows; this is linux" in refused.stderr
 
 
-def test_a_mode_of_another_system_is_refused(fence: Fence) -> None:
+def test_a_mode_of_another_system_is_refused(sandbox: SandboxRunner) -> None:
     """A-100, A-101"""
     for mode in ("windows", "wsl"):
-        refused = told(fence, "status", "--mode", mode)
+        refused = told(sandbox, "status", "--mode", mode)
         assert (refused.exit_code, refused.stdout) == (125, "")
         assert f"mode {mode} needs Windows" in refused.stderr
-    assert told(fence, "status", "--mode", "x").exit_code == 125
-    file = fence.ground.put(fence.ground.root / "c.json", '{"safety": {"sandbox": {"mode": "x"}}}')
-    assert "'x' is not one of" in told(fence, "status", "--config", file).stderr
+    assert told(sandbox, "status", "--mode", "x").exit_code == 125
+    file = sandbox.tree.put(sandbox.tree.root / "c.json", '{"safety": {"sandbox": {"mode": "x"}}}')
+    assert "'x' is not one of" in told(sandbox, "status", "--config", file).stderr
 
 
 _LINUX = """
@@ -140,16 +144,16 @@ asyncio.run(main())
 """
 
 
-def test_linux_mode_holds_on_this_kernel(fence: Fence) -> None:
+def test_linux_mode_holds_on_this_kernel(sandbox: SandboxRunner) -> None:
     """A-109, A-110, A-112 to A-114, A-117, A-119"""
-    ground = fence.ground
-    outside = ground.put(ground.root / "elsewhere" / "there", "").parent
-    control = fence.tester.run(["sh", "-c", f"echo x > {outside}/control"])
+    tree = sandbox.tree
+    outside = tree.put(tree.root / "elsewhere" / "there", "").parent
+    control = sandbox.tester.run(["sh", "-c", f"echo x > {outside}/control"])
     assert control.exit_code == 0
-    script = ground.put(ground.root / "linux.py", _LINUX)
-    python = fence.installation.root / "bin" / "python"
-    ran = fence.tester.run(
-        [python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"}
+    script = tree.put(tree.root / "linux.py", _LINUX)
+    python = sandbox.installation.root / "bin" / "python"
+    ran = sandbox.tester.run(
+        [python, script, outside, tree.project, tree.secret], env={"API_TOKEN": "s3cret"}
     )
     assert ran.exit_code == 0, str(ran)
     result = json.loads(ran.stdout)
@@ -168,7 +172,7 @@ def test_linux_mode_holds_on_this_kernel(fence: Fence) -> None:
     assert "API_TOKEN" not in result["env"]
     assert not {"USER", "LOGNAME", "SHELL"} & set(result["env"])
     assert result["confines"] is True
-    assert result["where"] == result["cwd"] == str(ground.project)
+    assert result["where"] == result["cwd"] == str(tree.project)
     assert result["hog"] == ["", False]
     assert result["after"] == "again\n"
 
@@ -188,16 +192,16 @@ asyncio.run(main())
 """
 
 
-def test_linux_mode_has_the_network_of_its_policy(full: Fence) -> None:
+def test_linux_mode_has_the_network_of_its_policy(full: SandboxRunner) -> None:
     """A-105"""
-    ground = full.ground
-    script = ground.put(ground.root / "reaching.py", _REACHING)
-    policy = ground.put(ground.root / "closed.toml", '[network]\nmode = "none"\n')
+    tree = full.tree
+    script = tree.put(tree.root / "reaching.py", _REACHING)
+    policy = tree.put(tree.root / "closed.toml", '[network]\nmode = "none"\n')
     python = full.installation.root / "bin" / "python"
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         for words, wanted in (([port], "reached\n"), ([port, policy], "not reached\n")):
-            ran = full.tester.run([python, script, *words], cwd=ground.project)
+            ran = full.tester.run([python, script, *words], cwd=tree.project)
             assert (ran.exit_code, ran.stdout) == (0, wanted), str(ran)
 
 
@@ -223,19 +227,19 @@ asyncio.run(main())
 """
 
 
-def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
+def test_without_landlock_it_is_refused_or_asked_about(sandbox: SandboxRunner) -> None:
     """A-052, A-054, A-115: by what is really held, not by the name of the mode."""
-    ground = fence.ground
-    script = ground.put(ground.root / "lenient.py", _LENIENT)
-    python = fence.installation.root / "bin" / "python"
+    tree = sandbox.tree
+    script = tree.put(tree.root / "lenient.py", _LENIENT)
+    python = sandbox.installation.root / "bin" / "python"
 
     def look(how: str, *prefix: Word) -> list[object]:
-        ran = fence.tester.run([*prefix, python, script, how], cwd=ground.project)
+        ran = sandbox.tester.run([*prefix, python, script, how], cwd=tree.project)
         assert ran.exit_code == 0, str(ran)
         answer: list[object] = json.loads(ran.stdout)
         return answer
 
-    old = (fence.programs.oldkernel, "--no-landlock", ENOSYS, "--")
+    old = (sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--")
     assert look("strict") == ["exited", "ran\n", "allow", []]
     assert look("lenient") == ["exited", "ran\n", "allow", []]
     assert look("strict", *old)[:2] == ["unavailable", ""]
@@ -289,7 +293,7 @@ def test_set_up_takes_flags_before_the_file(
 ) -> None:
     """A-142, A-144 to A-146, A-150"""
     assert (
-        sandbox.execute(
+        sandbox_command.execute(
             ["setup", "--config", str(config), "--packages", "jq,curl", "--distro", "other"]
         )
         == 0
@@ -297,10 +301,13 @@ def test_set_up_takes_flags_before_the_file(
     assert windows.distros == ["other"]
     assert (tmp_path / "log").read_text() == "jq curl\n"
     assert capsys.readouterr().out.splitlines()[-1] == "other is ready"
-    assert sandbox.execute(["setup", "--config", str(config), "--distro", "other"]) == 0
+    assert sandbox_command.execute(["setup", "--config", str(config), "--distro", "other"]) == 0
     assert "already exists" in capsys.readouterr().out
     assert (tmp_path / "log").read_text() == "jq curl\n"
-    assert sandbox.execute(["setup", "--config", str(config), "--force", "--distro", "other"]) == 0
+    assert (
+        sandbox_command.execute(["setup", "--config", str(config), "--force", "--distro", "other"])
+        == 0
+    )
     assert [argv[0] for argv in windows.argv if argv[0] in ("--unregister", "--import")][-2:] == [
         "--unregister",
         "--import",
@@ -319,7 +326,7 @@ def test_reset_asks_first(
     kept = tmp_path / "workspace"
     kept.write_text("mine")
     with pytest.raises(UsageError, match="removes the distribution"):
-        sandbox.execute(["reset", "--config", str(config)])
+        sandbox_command.execute(["reset", "--config", str(config)])
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -327,11 +334,11 @@ def test_reset_asks_first(
 
     for answer in ("n\n", "\n", ""):
         monkeypatch.setattr(sys, "stdin", Terminal(answer))
-        assert sandbox.execute(["reset", "--config", str(config)]) == 125
+        assert sandbox_command.execute(["reset", "--config", str(config)]) == 125
     assert windows.calls == []
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    assert sandbox.execute(["reset", "--config", str(config)]) == 0
-    assert sandbox.execute(["reset", "--config", str(config), "--yes"]) == 0
+    assert sandbox_command.execute(["reset", "--config", str(config)]) == 0
+    assert sandbox_command.execute(["reset", "--config", str(config), "--yes"]) == 0
     assert [argv[0] for argv in windows.argv] == [
         "--list", "--import", "-d", "--terminate", "--list", "--unregister", "--import", "-d",
         "--terminate",
@@ -343,10 +350,10 @@ def test_status_looks_into_the_distribution(
     windows: FakeWsl, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A-106, A-147"""
-    assert sandbox.execute(["status", "--mode", "wsl"]) == 125
+    assert sandbox_command.execute(["status", "--mode", "wsl"]) == 125
     assert "the distribution paddock-sandbox does not exist" in capsys.readouterr().err
     (windows.directory / "distros" / "paddock-sandbox").touch()
-    assert sandbox.execute(["status", "--mode", "wsl", "--json"]) == 0
+    assert sandbox_command.execute(["status", "--mode", "wsl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["works"], found["writes_confined"], found["kernel"]) == (
         True,
@@ -354,7 +361,7 @@ def test_status_looks_into_the_distribution(
         os.uname().release,
     )
     assert found["python"].startswith("3.")
-    assert sandbox.execute(["status", "--mode", "wsl"]) == 0
+    assert sandbox_command.execute(["status", "--mode", "wsl"]) == 0
     assert (
         "writes: NOT limited (the distribution, and all drives of Windows"
         in capsys.readouterr().out
@@ -364,28 +371,32 @@ def test_status_looks_into_the_distribution(
 def test_packages_are_names(windows: FakeWsl, config: Path) -> None:
     """A-153"""
     with pytest.raises(UsageError, match="not the name of a package"):
-        sandbox.execute(["setup", "--config", str(config), "--packages", "a; rm -rf /"])
+        sandbox_command.execute(["setup", "--config", str(config), "--packages", "a; rm -rf /"])
     with pytest.raises(PolicyError, match="neither a path nor one of"):
-        sandbox.execute(["setup", "--profile", "arch"])
+        sandbox_command.execute(["setup", "--profile", "arch"])
     assert windows.calls == []
 
 
-def test_a_configuration_that_a_command_could_have_written_starts_nothing(fence: Fence) -> None:
-    """It names programs that run outside of the fence."""
-    ground = fence.ground
-    ran = ground.root / "ran"
-    engine = ground.put(ground.project / "engine", f"#!/bin/sh\ntouch {ran}\n")
+def test_a_configuration_that_a_command_could_have_written_starts_nothing(
+    sandbox: SandboxRunner,
+) -> None:
+    """It names programs that run outside of the sandbox."""
+    tree = sandbox.tree
+    ran = tree.root / "ran"
+    engine = tree.put(tree.project / "engine", f"#!/bin/sh\ntouch {ran}\n")
     engine.chmod(0o755)
     sandboxed = {"mode": "container", "container": {"engine": str(engine), "image": "x"}}
-    file = ground.put(ground.project / "agent.json", json.dumps({"safety": {"sandbox": sandboxed}}))
+    file = tree.put(tree.project / "agent.json", json.dumps({"safety": {"sandbox": sandboxed}}))
     for act in ("status", "selftest"):
-        outcome = told(fence, act, "--config", file)
+        outcome = told(sandbox, act, "--config", file)
         assert outcome.exit_code == 125, str(outcome)
         assert "is not trusted yet" in outcome.stderr, str(outcome)
     assert not ran.exists()
     assert (
-        fence.tester.run([fence.installation.paddock, "trust", file], cwd=ground.project).exit_code
+        sandbox.tester.run(
+            [sandbox.installation.paddock, "trust", file], cwd=tree.project
+        ).exit_code
         == 0
     )
-    told(fence, "selftest", "--config", file)
+    told(sandbox, "selftest", "--config", file)
     assert ran.exists(), "the control: a person's own word starts it"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 POLICY = """
@@ -55,13 +55,13 @@ parent_exe = "/usr/bin/git"
 
 
 @pytest.fixture
-def policy(fence: Fence) -> Path:
-    return fence.ground.put(fence.ground.root / "p.toml", POLICY.replace("DEFAULT", "deny"))
+def policy(sandbox: SandboxRunner) -> Path:
+    return sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY.replace("DEFAULT", "deny"))
 
 
-def why(fence: Fence, policy: Path, command: str, *more: Word) -> Outcome:
+def why(sandbox: SandboxRunner, policy: Path, command: str, *more: Word) -> Outcome:
     words: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "why",
         "--policy",
         policy,
@@ -69,13 +69,13 @@ def why(fence: Fence, policy: Path, command: str, *more: Word) -> Outcome:
         command,
         *more,
     ]
-    outcome = fence.tester.run(words, cwd=fence.ground.project)
+    outcome = sandbox.tester.run(words, cwd=sandbox.tree.project)
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
 
 
-def answer(fence: Fence, policy: Path, command: str, *more: Word) -> dict[str, Any]:
-    outcome = why(fence, policy, command, "--json", *more)
+def answer(sandbox: SandboxRunner, policy: Path, command: str, *more: Word) -> dict[str, Any]:
+    outcome = why(sandbox, policy, command, "--json", *more)
     answered: dict[str, Any] = json.loads(outcome.stdout)
     assert outcome.exit_code == (0 if answered["allowed"] else 1)
     return answered
@@ -87,110 +87,112 @@ def line(rule: str) -> int:
 
 
 def test_the_first_rule_that_matches_is_named_with_its_line_and_reason(
-    fence: Fence, policy: Path
+    sandbox: SandboxRunner, policy: Path
 ) -> None:
-    shown = why(fence, policy, "sh -c push push")
+    shown = why(sandbox, policy, "sh -c push push")
     assert shown.exit_code == 1
     assert shown.stdout.startswith("denied: sh -c push push (/usr/bin/")
     assert f"because: rule 'no-push' ({policy}:{line('no-push')})" in shown.stdout
     assert "reason:  leaves the machine" in shown.stdout
-    shown = why(fence, policy, "sh -c true")
+    shown = why(sandbox, policy, "sh -c true")
     assert (shown.exit_code, shown.stdout.partition(":")[0]) == (0, "allowed"), shown
     assert f"because: rule 'shell' ({policy}:{line('shell')})" in shown.stdout
 
 
-def test_a_person_would_be_asked(fence: Fence, policy: Path) -> None:
-    shown = why(fence, policy, "env")
+def test_a_person_would_be_asked(sandbox: SandboxRunner, policy: Path) -> None:
+    shown = why(sandbox, policy, "env")
     assert (shown.exit_code, shown.stdout.partition(":")[0]) == (1, "asked about")
-    assert answer(fence, policy, "env")["action"] == "ask"
+    assert answer(sandbox, policy, "env")["action"] == "ask"
 
 
-def test_a_call_without_a_rule_gets_the_default(fence: Fence, policy: Path) -> None:
-    answered = answer(fence, policy, "ls -l")
+def test_a_call_without_a_rule_gets_the_default(sandbox: SandboxRunner, policy: Path) -> None:
+    answered = answer(sandbox, policy, "ls -l")
     assert (answered["action"], answered["cause"], answered["rule"]) == ("deny", "default", None)
     assert answered["exe"].endswith("/ls")
 
 
-def test_the_directory_counts(fence: Fence, policy: Path) -> None:
-    fence.ground.make(fence.ground.project / "sub")
-    assert not answer(fence, policy, "true")["allowed"]
-    assert answer(fence, policy, "true", "--cwd", "sub")["rule"]["id"] == "here"
+def test_the_directory_counts(sandbox: SandboxRunner, policy: Path) -> None:
+    sandbox.tree.make(sandbox.tree.project / "sub")
+    assert not answer(sandbox, policy, "true")["allowed"]
+    assert answer(sandbox, policy, "true", "--cwd", "sub")["rule"]["id"] == "here"
 
 
-def test_a_script_brings_its_interpreter_along(fence: Fence, policy: Path) -> None:
-    fence.ground.make(fence.ground.project / "bin")
-    fence.ground.put(fence.ground.project / "bin" / "run", "#!/bin/sh\n", mode=0o755)
-    answered = answer(fence, policy, "./bin/run push")
+def test_a_script_brings_its_interpreter_along(sandbox: SandboxRunner, policy: Path) -> None:
+    sandbox.tree.make(sandbox.tree.project / "bin")
+    sandbox.tree.put(sandbox.tree.project / "bin" / "run", "#!/bin/sh\n", mode=0o755)
+    answered = answer(sandbox, policy, "./bin/run push")
     # The script's place is allowed, but a rule before that denies a shell with that argument.
     assert (answered["allowed"], answered["rule"]["id"]) == (False, "no-push")
     assert answered["interpreters"] != []
-    assert answer(fence, policy, "./bin/run")["rule"]["id"] == "tool"
+    assert answer(sandbox, policy, "./bin/run")["rule"]["id"] == "tool"
 
 
-def test_a_program_that_the_command_could_write_is_not_allowed_by_default(fence: Fence) -> None:
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY.replace("DEFAULT", "allow"))
-    fence.ground.put(fence.ground.project / "made", "#!/bin/true\n", mode=0o755)
-    assert answer(fence, policy, "ls")["allowed"]
-    shown = why(fence, policy, "./made")
+def test_a_program_that_the_command_could_write_is_not_allowed_by_default(
+    sandbox: SandboxRunner,
+) -> None:
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY.replace("DEFAULT", "allow"))
+    sandbox.tree.put(sandbox.tree.project / "made", "#!/bin/true\n", mode=0o755)
+    assert answer(sandbox, policy, "ls")["allowed"]
+    shown = why(sandbox, policy, "./made")
     assert shown.exit_code == 1
     assert "the command could have created" in shown.stdout
     assert "exec_globs" in shown.stdout
-    assert answer(fence, policy, "./made", "-x", "<cwd>/made")["allowed"]
+    assert answer(sandbox, policy, "./made", "-x", "<cwd>/made")["allowed"]
 
 
 def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(
-    fence: Fence, policy: Path
+    sandbox: SandboxRunner, policy: Path
 ) -> None:
-    answered = answer(fence, policy, "cat x")
+    answered = answer(sandbox, policy, "cat x")
     assert (answered["action"], answered["cause"]) == ("deny", "error")
     assert "the parent is unknown" in answered["reason"]
 
 
-def test_the_files_have_their_say_too(fence: Fence, policy: Path) -> None:
-    outside = fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\n", mode=0o755)
-    assert fence.tester.run([outside], cwd=fence.ground.project).exit_code == 0, (
-        "it starts without the fence"
+def test_the_files_have_their_say_too(sandbox: SandboxRunner, policy: Path) -> None:
+    outside = sandbox.tree.put(sandbox.tree.outside / "tool", "#!/bin/sh\n", mode=0o755)
+    assert sandbox.tester.run([outside], cwd=sandbox.tree.project).exit_code == 0, (
+        "it starts without the sandbox"
     )
-    answered = answer(fence, policy, str(outside))
+    answered = answer(sandbox, policy, str(outside))
     assert not answered["allowed"]
     assert answered["files_refuse"] == "Permission denied" or answered["exe"] is None
-    shown = why(fence, policy, "no-such-program")
+    shown = why(sandbox, policy, "no-such-program")
     assert (shown.exit_code, "no directory in the command's PATH has it" in shown.stdout) == (
         1,
         True,
     )
 
 
-def test_without_rules_the_files_alone_decide(fence: Fence) -> None:
-    words: list[Word] = [fence.installation.paddock, "why", "--exec", "ls"]
-    shown = fence.tester.run(words, cwd=fence.ground.project)
+def test_without_rules_the_files_alone_decide(sandbox: SandboxRunner) -> None:
+    words: list[Word] = [sandbox.installation.paddock, "why", "--exec", "ls"]
+    shown = sandbox.tester.run(words, cwd=sandbox.tree.project)
     assert (shown.exit_code, "there are no exec rules" in shown.stdout) == (0, True), shown
 
 
 @pytest.mark.parametrize("command", ["", "ls; id", "a | b", "a > b", "'", "(a)", "a && b"])
-def test_a_shell_is_not_asked_about(fence: Fence, policy: Path, command: str) -> None:
-    shown = why(fence, policy, command)
+def test_a_shell_is_not_asked_about(sandbox: SandboxRunner, policy: Path, command: str) -> None:
+    shown = why(sandbox, policy, command)
     assert (shown.exit_code, shown.stdout) == (125, ""), shown
 
 
-def test_a_quoted_operator_is_an_argument(fence: Fence, policy: Path) -> None:
-    assert answer(fence, policy, "ls 'a;b' \"|\" \\;")["argv"] == ["ls", "a;b", "|", ";"]
+def test_a_quoted_operator_is_an_argument(sandbox: SandboxRunner, policy: Path) -> None:
+    assert answer(sandbox, policy, "ls 'a;b' \"|\" \\;")["argv"] == ["ls", "a;b", "|", ";"]
 
 
-def test_a_gate_is_explained_and_held(fence: Fence, policy: Path) -> None:
-    paddock = fence.installation.paddock
-    shown = fence.tester.run([paddock, "explain", "--policy", policy], cwd=fence.ground.project)
+def test_a_gate_is_explained_and_held(sandbox: SandboxRunner, policy: Path) -> None:
+    paddock = sandbox.installation.paddock
+    shown = sandbox.tester.run([paddock, "explain", "--policy", policy], cwd=sandbox.tree.project)
     assert shown.exit_code == 0, shown
     assert f"shell: exe = /bin/sh | /usr/bin/dash  {policy}:{line('shell')}" in shown.stdout
     assert "deny  every other program; deny if a rule cannot be checked" in shown.stdout
-    marker = fence.ground.project / "ran"
+    marker = sandbox.tree.project / "ran"
     for more in ([], ["--dry-run"]):
         words: list[Word] = [paddock, "run", "--policy", policy, *more, "--", "touch", marker]
-        run = fence.tester.run(words, cwd=fence.ground.project)
+        run = sandbox.tester.run(words, cwd=sandbox.tree.project)
         assert run.exit_code == 126, run
         assert "denied: touch " in run.stderr
     assert not marker.exists()
-    assert fence.tester.run(["touch", marker], cwd=fence.ground.project).exit_code == 0
+    assert sandbox.tester.run(["touch", marker], cwd=sandbox.tree.project).exit_code == 0
     assert marker.exists()
 
 
@@ -210,10 +212,10 @@ exe_basename = "cat"
 
 
 @pytest.fixture(params=["landlock", "full"])
-def around(fence: Fence, request: pytest.FixtureRequest) -> tuple[Fence, str]:
+def around(sandbox: SandboxRunner, request: pytest.FixtureRequest) -> tuple[SandboxRunner, str]:
     """Files that a gate lets through or not before any rule is asked."""
-    ground, project = fence.ground, fence.ground.project
-    bin_dir = ground.make(project / "bin")
+    tree, project = sandbox.tree, sandbox.tree.project
+    bin_dir = tree.make(project / "bin")
     for name, text in {
         "script": "#!/bin/sh\necho ran\n",
         "nested": f"#!{bin_dir}/script\n",
@@ -222,15 +224,15 @@ def around(fence: Fence, request: pytest.FixtureRequest) -> tuple[Fence, str]:
         "nobody": "#!/no/such/interpreter\n",
         "denied": "#!/bin/cat\n",
     }.items():
-        ground.put(bin_dir / name, text.replace("LOADER", loader()), mode=0o755)
+        tree.put(bin_dir / name, text.replace("LOADER", loader()), mode=0o755)
     for depth in range(7):
         inner = f"{bin_dir}/loop{depth + 1}" if depth < 6 else "/bin/sh"
-        ground.put(bin_dir / f"loop{depth}", f"#!{inner}\necho ran\n", mode=0o755)
+        tree.put(bin_dir / f"loop{depth}", f"#!{inner}\necho ran\n", mode=0o755)
     shutil.copy("/bin/true", bin_dir / "shut")
     (bin_dir / "shut").chmod(0o111)
     (project / "link").symlink_to("/usr/bin/ldd")
-    fence.tester.give(project)
-    return fence, str(request.param)
+    sandbox.tester.give(project)
+    return sandbox, str(request.param)
 
 
 def loader() -> str:
@@ -258,18 +260,18 @@ def loader() -> str:
     ],
 )
 def test_the_answer_is_what_the_gate_does(
-    around: tuple[Fence, str], command: str, starts_outside: bool
+    around: tuple[SandboxRunner, str], command: str, starts_outside: bool
 ) -> None:
-    fence, tier = around
-    policy = fence.ground.put(fence.ground.root / "p.toml", AROUND)
+    sandbox, tier = around
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", AROUND)
     command = command.replace("LOADER", loader())
     words: list[Word] = [*command.split(" ")]
     python: list[Word] = ["python3", "-c", "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
     assert (
-        fence.tester.run([*python, *words], cwd=fence.ground.project).exit_code == 0
+        sandbox.tester.run([*python, *words], cwd=sandbox.tree.project).exit_code == 0
     ) is starts_outside
     run: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "run",
         "--tier",
         tier,
@@ -278,17 +280,17 @@ def test_the_answer_is_what_the_gate_does(
         "--",
         *words,
     ]
-    ran = fence.tester.run(run, cwd=fence.ground.project)
+    ran = sandbox.tester.run(run, cwd=sandbox.tree.project)
     assert ran.exit_code in (0, 126, 127), ran
-    answered = answer(fence, policy, command, "--tier", tier)
+    answered = answer(sandbox, policy, command, "--tier", tier)
     assert answered["allowed"] is (ran.exit_code == 0), (answered, ran)
-    rehearsed = fence.tester.run([*run[:2], "--dry-run", *run[2:]], cwd=fence.ground.project)
+    rehearsed = sandbox.tester.run([*run[:2], "--dry-run", *run[2:]], cwd=sandbox.tree.project)
     assert rehearsed.exit_code == ran.exit_code, (rehearsed, ran)
 
 
-def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None:
-    fence, tier = around
-    policy = fence.ground.put(fence.ground.root / "p.toml", AROUND)
+def test_what_no_rule_is_asked_about_says_why(around: tuple[SandboxRunner, str]) -> None:
+    sandbox, tier = around
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", AROUND)
     for command, said in {
         f"{loader()} /bin/echo": "it is a loader",
         "bin/by-loader": "it is a loader",
@@ -297,7 +299,7 @@ def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None
         "/proc/self/root/bin/echo": "through a descriptor",
         "/proc/self/exe": "depends on the program that opens it",
     }.items():
-        answered = answer(fence, policy, command, "--tier", tier)
+        answered = answer(sandbox, policy, command, "--tier", tier)
         assert (answered["action"], answered["cause"], answered["rule"]) == (
             "deny",
             "unseen",
@@ -305,4 +307,4 @@ def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None
         ), answered
         assert said in answered["reason"], answered
     # What is no program is read by a shell.
-    assert answer(fence, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")
+    assert answer(sandbox, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")

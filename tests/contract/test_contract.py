@@ -15,7 +15,7 @@ import pytest
 from paddock.testing.executor import CHECKS
 from tests.contract.engine import IMAGE, Engine, of_the_system
 from tests.support.features import need_program, need_root
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 from tests.support.wsl import PROGRAM
@@ -25,11 +25,13 @@ GUIDE = Path(__file__).parents[2] / "docs" / "use-from-python.md"
 AT_LEAST = 45
 
 
-def _perform(fence: Fence, place: str, *, as_root: bool = False, **environment: str) -> Outcome:
-    places = fence.ground.put(fence.ground.root / "contract" / "places.py", PLACES.read_text())
-    python = fence.installation.root / "bin" / "python"
+def _perform(
+    sandbox: SandboxRunner, place: str, *, as_root: bool = False, **environment: str
+) -> Outcome:
+    places = sandbox.tree.put(sandbox.tree.root / "contract" / "places.py", PLACES.read_text())
+    python = sandbox.installation.root / "bin" / "python"
     words: list[str | Path] = [python, "-m", "paddock.testing.executor", f"places:{place}"]
-    return fence.tester.run(
+    return sandbox.tester.run(
         words, cwd=places.parent, env=environment, as_root=as_root, timeout_s=400
     )
 
@@ -46,15 +48,15 @@ def test_there_are_as_many_checks_as_promised() -> None:
 
 
 @pytest.mark.parametrize("place", ["host", "landlock"])
-def test_it_holds_on_this_machine(fence: Fence, place: str) -> None:
-    _assert_all_hold(_perform(fence, place))
+def test_it_holds_on_this_machine(sandbox: SandboxRunner, place: str) -> None:
+    _assert_all_hold(_perform(sandbox, place))
 
 
-def test_it_holds_in_the_sandbox(full: Fence) -> None:
+def test_it_holds_in_the_sandbox(full: SandboxRunner) -> None:
     _assert_all_hold(_perform(full, "full"))
 
 
-def test_it_holds_in_a_container(fence: Fence, engine: Engine) -> None:
+def test_it_holds_in_a_container(sandbox: SandboxRunner, engine: Engine) -> None:
     environment = {
         "HOME": "/root",
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -62,23 +64,23 @@ def test_it_holds_in_a_container(fence: Fence, engine: Engine) -> None:
     }
     words = " ".join(engine.words)
     _assert_all_hold(
-        _perform(fence, "podman", as_root=True, PADDOCK_TEST_ENGINE=words, **environment)
+        _perform(sandbox, "podman", as_root=True, PADDOCK_TEST_ENGINE=words, **environment)
     )
     assert engine.ask("ps", "--all", "--quiet") == ""
 
 
-def test_it_holds_over_ssh(fence: Fence) -> None:
+def test_it_holds_over_ssh(sandbox: SandboxRunner) -> None:
     need_root()
     sshd = of_the_system("sshd")
-    with _server(fence, sshd) as destination:
-        _assert_all_hold(_perform(fence, "ssh", PADDOCK_TEST_SSH=destination))
+    with _server(sandbox, sshd) as destination:
+        _assert_all_hold(_perform(sandbox, "ssh", PADDOCK_TEST_SSH=destination))
 
 
 @contextmanager
-def _server(fence: Fence, sshd: str) -> Iterator[str]:
+def _server(sandbox: SandboxRunner, sshd: str) -> Iterator[str]:
     """Of the machine's, which gives terminals to others, on a free port of loopback."""
-    tester, ground = fence.tester, fence.ground
-    place = ground.put(ground.root / "ssh" / "known", "").parent
+    tester, tree = sandbox.tester, sandbox.tree
+    place = tree.put(tree.root / "ssh" / "known", "").parent
     for key in ("host", "user"):
         made = tester.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / key])
         assert made.exit_code == 0, str(made)
@@ -89,7 +91,7 @@ def _server(fence: Fence, sshd: str) -> Iterator[str]:
         f"AuthorizedKeysFile {place}/user.pub\n"
     )
     settings += "PidFile none\nStrictModes no\nUsePAM yes\nMaxStartups 100\n"
-    config = ground.put(place / "config", settings)
+    config = tree.put(place / "config", settings)
     Path("/run/sshd").mkdir(exist_ok=True)
     with tester.starting([sshd, "-D", "-e", "-f", config], as_root=True) as server:
         _until_it_listens(port)
@@ -112,13 +114,13 @@ def _until_it_listens(port: int) -> None:
     wait_for(listens, "the server listens")
 
 
-def test_it_holds_in_wsl(fence: Fence) -> None:
+def test_it_holds_in_wsl(sandbox: SandboxRunner) -> None:
     """By a wsl.exe that runs commands on Linux, as the real one would in its distribution."""
     need_program("python3")
-    _assert_all_hold(_perform(fence, "wsl", PADDOCK_TEST_WSL=PROGRAM.read_text()))
+    _assert_all_hold(_perform(sandbox, "wsl", PADDOCK_TEST_WSL=PROGRAM.read_text()))
 
 
-def test_it_holds_for_the_executor_of_the_guide(fence: Fence) -> None:
+def test_it_holds_for_the_executor_of_the_guide(sandbox: SandboxRunner) -> None:
     """H-025 H-027 H-056 H-057"""
     guide = GUIDE.read_text()
     (sample,) = [
@@ -127,11 +129,11 @@ def test_it_holds_for_the_executor_of_the_guide(fence: Fence) -> None:
         if "class Logged" in block
     ]
     assert len(sample.splitlines()) < 40
-    fence.ground.put(fence.ground.root / "contract" / "guide.py", sample)
-    _assert_all_hold(_perform(fence, "logged"))
+    sandbox.tree.put(sandbox.tree.root / "contract" / "guide.py", sample)
+    _assert_all_hold(_perform(sandbox, "logged"))
 
 
-def test_a_place_that_breaks_the_contract_is_told(fence: Fence) -> None:
-    outcome = _perform(fence, "liar")
+def test_a_place_that_breaks_the_contract_is_told(sandbox: SandboxRunner) -> None:
+    outcome = _perform(sandbox, "liar")
     assert outcome.exit_code == 1, str(outcome)
     assert "not ok every exit code comes back" in outcome.stdout, str(outcome)

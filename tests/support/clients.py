@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 ALLOWED, OTHER, SIXTH = "web.clients.example", "other.clients.example", "six.clients.example"
@@ -44,11 +44,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clients:
-    fence: Fence
+    sandbox: SandboxRunner
     hosts: Path
 
     def outside(self, words: Sequence[Word]) -> Outcome:
-        tester = self.fence.tester
+        tester = self.sandbox.tester
         named = [
             "unshare",
             "-m",
@@ -60,7 +60,7 @@ class Clients:
             str(tester.uid),
             str(tester.gid),
         ]
-        return tester.run([*named, *words], cwd=self.fence.ground.project, as_root=True)
+        return tester.run([*named, *words], cwd=self.sandbox.tree.project, as_root=True)
 
     def inside(self, words: Sequence[Word], port: int, *flags: Word) -> Outcome:
         """As if there were no proxy."""
@@ -72,12 +72,12 @@ class Clients:
         listed: list[Word] = []
         for host in (f"{ALLOWED}:{port}", f"{SIXTH}:{port}", "127.0.0.1", "::1"):
             listed += ["--allow-domain", host]
-        return self.outside(self.fence.command(words, *listed, *flags))
+        return self.outside(self.sandbox.command(words, *listed, *flags))
 
     def decided(self) -> list[tuple[object, ...]]:
         return [
             (event["layer"], event["action"], event["host"])
-            for event in self.fence.events()
+            for event in self.sandbox.events()
             if event["event"] == "network"
         ]
 

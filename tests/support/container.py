@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.features import need, need_program, need_root
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -23,7 +23,7 @@ _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    fence: Fence
+    sandbox: SandboxRunner
     podman: str
     runtime: tuple[str, ...]
     place: Path  # all the engine keeps
@@ -33,13 +33,17 @@ class Container:
         """As the tester, in the project, under the engine's default filter unless ``options`` say
         otherwise.
         """
-        tester, ground, installation = self.fence.tester, self.fence.ground, self.fence.installation
+        tester, tree, installation = (
+            self.sandbox.tester,
+            self.sandbox.tree,
+            self.sandbox.installation,
+        )
         mounts = [
             "/usr:/usr:ro",
             f"{installation.root}:{installation.root}:ro",
-            f"{ground.root}:{ground.root}",
+            f"{tree.root}:{tree.root}",
         ]
-        programs = self.fence.programs.directory
+        programs = self.sandbox.programs.directory
         engine: list[Word] = [
             self.podman,
             "--root",
@@ -60,7 +64,7 @@ class Container:
             *_LIMITS,
         ]
         engine += [f"--volume={mount}" for mount in (*mounts, f"{programs}:{programs}:ro")]
-        engine += ["--user", str(tester.uid if uid is None else uid), "--workdir", ground.project]
+        engine += ["--user", str(tester.uid if uid is None else uid), "--workdir", tree.project]
         engine += ["--env", f"HOME={tester.home if uid is None else '/root'}"]
         environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
         return tester.run(
@@ -69,7 +73,7 @@ class Container:
 
 
 @contextmanager
-def started_from(fence: Fence) -> Iterator[Container]:
+def started_from(sandbox: SandboxRunner) -> Iterator[Container]:
     need_root()
     podman = need_program("podman")
     need("podman", ENGINE_PROFILE.is_file(), f"{ENGINE_PROFILE} is missing")
@@ -78,9 +82,9 @@ def started_from(fence: Fence) -> Iterator[Container]:
     place = Path(tempfile.mkdtemp(prefix="paddock-container-", dir="/var/tmp"))
     try:
         root = place / "fs"
-        _lay_out(root, fence)
+        _lay_out(root, sandbox)
         runtime = ("--runtime", runc) if runc else ()
-        yield Container(fence=fence, podman=podman, runtime=runtime, place=place, root=root)
+        yield Container(sandbox=sandbox, podman=podman, runtime=runtime, place=place, root=root)
     finally:
         wait_for(lambda: removed(place), "the engine has left its files")
 
@@ -91,8 +95,8 @@ def removed(place: Path) -> bool:
     return not place.exists()
 
 
-def _lay_out(root: Path, fence: Fence) -> None:
-    tester = fence.tester
+def _lay_out(root: Path, sandbox: SandboxRunner) -> None:
+    tester = sandbox.tester
     home = root / tester.home.relative_to("/")
     for directory in (home, root / "etc", root / "root", root / "tmp", root / "var" / "tmp"):
         directory.mkdir(parents=True)

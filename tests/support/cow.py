@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.installation import Installation
-from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
+from tests.support.tree import ProjectTree
 
 SUPPORT = Path(__file__).parent
 PROTECT = (
@@ -66,16 +66,16 @@ class Cow:
     tester: Tester
     installation: Installation
     bench: Workbench
-    ground: Ground
+    tree: ProjectTree
     made: list[str] = field(default_factory=list)
 
     @property
     def workspace(self) -> Path:
-        return self.ground.project
+        return self.tree.project
 
     @property
     def journal(self) -> Path:
-        return self.ground.root / "journal"
+        return self.tree.root / "journal"
 
     @property
     def store(self) -> Path:
@@ -174,7 +174,7 @@ class Cow:
         return self.store / session / "upper"
 
 
-def tree(root: Path) -> dict[str, tuple[Any, ...]]:
+def tree_entries(root: Path) -> dict[str, tuple[Any, ...]]:
     """Everything below a directory that an apply has to bring over."""
     found: dict[str, tuple[Any, ...]] = {}
     for parent, directories, files in os.walk(root):

@@ -1,4 +1,4 @@
-"""Tries acts on paths and tells the kernel's answer to each. A program: it runs inside the fence,
+"""Tries acts on paths and tells the kernel's answer to each. A program: it runs inside the sandbox,
 and outside as the control, and imports nothing of the tests.
 
 One JSON list [[path, act], …] on stdin; on stdout a start marker, then one errno (0: it was done) a

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import TIMEOUT_S, Outcome
 
 EXEC = ("exec", "exec.attack")
@@ -20,11 +20,11 @@ class Gate:
     started in: that is how the host knows.
     """
 
-    fence: Fence
+    sandbox: SandboxRunner
 
     @property
     def project(self) -> Path:
-        return self.fence.ground.project
+        return self.sandbox.tree.project
 
     @property
     def forbidding(self) -> str:
@@ -32,7 +32,7 @@ class Gate:
         return rule(
             "no-marker",
             "deny",
-            exe=[str(self.fence.programs.forbidden), str(self.fence.programs.linked)],
+            exe=[str(self.sandbox.programs.forbidden), str(self.sandbox.programs.linked)],
         )
 
     def policy(
@@ -41,13 +41,13 @@ class Gate:
         text = (
             f'[meta]\ninherit = "{profile}"\ndefault_action = "{default}"\n'
             "on_supervisor_timeout_ms = 10000\n"  # others may use the machine too
-            f'[filesystem]\nexec_globs = ["{self.fence.programs.directory}/**"]\n{more}\n'
+            f'[filesystem]\nexec_globs = ["{self.sandbox.programs.directory}/**"]\n{more}\n'
             f"{''.join(rules)}"
         )
-        return self.fence.ground.put(self.fence.ground.root / "gate.toml", text)
+        return self.sandbox.tree.put(self.sandbox.tree.root / "gate.toml", text)
 
     def command(self, words: Sequence[Word], policy: Path, *flags: Word) -> list[Word]:
-        return self.fence.command(words, "--policy", policy, *flags)
+        return self.sandbox.command(words, "--policy", policy, *flags)
 
     def inside(
         self,
@@ -62,7 +62,7 @@ class Gate:
         timeout_s: float = TIMEOUT_S,
     ) -> Outcome:
         argv = self.command(words, self.policy(*rules, default=default, more=more), *flags)
-        tester = self.fence.tester
+        tester = self.sandbox.tester
         return tester.run(argv, cwd=cwd or self.project, env=env, stdin=stdin, timeout_s=timeout_s)
 
     def shell(
@@ -71,8 +71,8 @@ class Gate:
         return self.inside(["sh", "-c", script], *rules, default=default, flags=flags)
 
     def without(self, words: Sequence[Word]) -> Outcome:
-        """The control: the same fence, and no gate."""
-        return self.fence.inside(words, "-x", f"{self.fence.programs.directory}/**")
+        """The control: the same sandbox, and no gate."""
+        return self.sandbox.inside(words, "-x", f"{self.sandbox.programs.directory}/**")
 
     def ran(self, directory: Path | None = None) -> list[str]:
         """What has run since the last look, as the host sees it."""
@@ -82,7 +82,7 @@ class Gate:
         return lines
 
     def execs(self) -> list[dict[str, object]]:
-        return [event for event in self.fence.events() if event["event"] in EXEC]
+        return [event for event in self.sandbox.events() if event["event"] in EXEC]
 
 
 def rule(name: str, action: str, **keys: str | int | list[str]) -> str:

@@ -1,16 +1,15 @@
-"""A Paddock the tester can run.
+"""An installation of Paddock that the tester can run.
 
-The tests' own interpreter often lies where only root can go (a pyenv under /root), and then no
-script of that environment can be started by anybody else. So tests started by root give the tester
-an installation of his own, in his home as a real user would have it: a virtual environment made
-from an interpreter he can run, holding the package under test, its dependencies and the native
-program, all owned by him. That last part matters: what keeps him from rewriting it inside the fence
-is then the fence, not the owner.
+The interpreter of the tests often lies in a directory of root (a pyenv under /root). No other user
+can start a script of that environment. So tests that root starts give the tester a virtual
+environment in the tester's home, as a real user would have it. It is made from an interpreter that
+the tester can run. It holds the package under test, its dependencies and the native program. The
+tester owns all of it: then only the sandbox can keep a command from rewriting it.
 
-Where the interpreter he can run has the version of the tests' one, files are copied; else the wheel
-named by ``PADDOCK_WHEEL`` is installed with pip. ``PADDOCK_PREFIX`` names another virtual
-environment whose Paddock is to be tested, for a comparison of two checkouts. Tests started by an
-ordinary user take what he has: ``PADDOCK_BIN``, or ``paddock`` beside the running interpreter.
+If that interpreter has the version of the tests' interpreter, files are copied. Else pip installs
+the wheel that ``PADDOCK_WHEEL`` names. ``PADDOCK_PREFIX`` names another virtual environment whose
+Paddock is tested, to compare two checkouts. Tests that an ordinary user starts take
+``PADDOCK_BIN``, or the ``paddock`` beside the running interpreter.
 """
 
 from __future__ import annotations

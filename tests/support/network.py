@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.support import core
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
 from tests.support.outside_targets import alive
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -130,7 +130,7 @@ def network(mode: str, **changes: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Netted:
-    fence: Fence
+    sandbox: SandboxRunner
     plan: core.Plan
     python: str
 
@@ -142,15 +142,15 @@ class Netted:
         return [self.python, "-c", _CALL, "go", *targets]
 
     def outside(self, words: Sequence[str]) -> Outcome:
-        return self.fence.tester.run(words, cwd=self.fence.ground.project)
+        return self.sandbox.tester.run(words, cwd=self.sandbox.tree.project)
 
     def with_network(self, network: dict[str, Any] | None, **changes: Any) -> core.Plan:
         return core.changed(self.plan, network=network, **changes)
 
     def run(self, network: dict[str, Any] | None, words: Sequence[str], **changes: Any) -> Outcome:
         return core.run_core(
-            self.fence.tester,
-            self.fence.installation.core,
+            self.sandbox.tester,
+            self.sandbox.installation.core,
             self.with_network(network, **changes),
             words,
         )
@@ -167,7 +167,7 @@ class Netted:
             reader, writer = os.pipe()
             try:
                 words: list[Word] = [
-                    self.fence.installation.core,
+                    self.sandbox.installation.core,
                     "run",
                     "--plan-fd",
                     str(fd),
@@ -177,9 +177,9 @@ class Netted:
                     script,
                 ]
                 process = stack.enter_context(
-                    self.fence.tester.starting(
+                    self.sandbox.tester.starting(
                         [*words, *arguments],
-                        cwd=self.fence.ground.project,
+                        cwd=self.sandbox.tree.project,
                         pass_fds=[fd],
                         stdin=reader,
                     )
@@ -190,7 +190,7 @@ class Netted:
                 os.close(writer)
 
     def events(self) -> list[dict[str, Any]]:
-        return self.fence.events()
+        return self.sandbox.events()
 
 
 def relays_of(core_pid: int) -> list[int]:
@@ -215,13 +215,16 @@ def gone(pid: int) -> None:
     wait_for(lambda: not alive(pid), f"the end of {pid}")
 
 
-def netted(fence: Fence, landlock_abi: int) -> Netted:
-    """In the tier of the fence."""
+def netted(sandbox: SandboxRunner, landlock_abi: int) -> Netted:
+    """In the tier of the sandbox."""
     plan = core.plan_for(
-        fence.tester, fence.ground.project, landlock_abi=landlock_abi, allow=[fence.ground.project]
+        sandbox.tester,
+        sandbox.tree.project,
+        landlock_abi=landlock_abi,
+        allow=[sandbox.tree.project],
     )
-    plan["tier"] = fence.tier
-    if fence.tier == "full":
+    plan["tier"] = sandbox.tier
+    if sandbox.tier == "full":
         plan["namespaces"] = {"nested": False, "hostname": "", "tmp_mb": None}
-    plan["journal"] = {"dir": str(fence.journal), "file": None, "stderr": False}
-    return Netted(fence=fence, plan=plan, python=need_program("python3"))
+    plan["journal"] = {"dir": str(sandbox.journal), "file": None, "stderr": False}
+    return Netted(sandbox=sandbox, plan=plan, python=need_program("python3"))

@@ -1,4 +1,4 @@
-"""Things outside the fence that notice when something reaches them: a process, a socket."""
+"""Things outside the sandbox that notice when something reaches them: a process, a socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VICTIM_SECRET = "PADDOCK_VICTIM=secret-of-the-victim"
 
 @contextmanager
 def bystander(tester: Tester) -> Iterator[int]:
-    """A process of the same user, outside the fence, with a secret in its environment. Its pid."""
+    """The pid of a process of the same user outside the sandbox, with a secret in its environment."""
     name, value = VICTIM_SECRET.split("=")
     with tester.starting(["sleep", "60"], env={name: value}) as process:
         yield process.pid

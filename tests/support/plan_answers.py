@@ -1,5 +1,4 @@
-"""The plan's answers, in bulk. A program: it runs as the tester, outside the fence, on the package
-under test.
+"""A program that prints many answers of a plan. It runs as the tester, outside the sandbox.
 
 On stdin {"flags": the options of a run, "cases": [[path, operation], …]}; on stdout one JSON list
 of {"allowed", "later", "reason"} in the same order.

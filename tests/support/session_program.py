@@ -14,7 +14,7 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
 _PROGRAM = """
@@ -56,20 +56,20 @@ def gone(word: str) -> None:
     wait_for(lambda: not alive(word), f"sleep {word} has ended")
 
 
-def words(fence: Fence, body: str, **options: Any) -> list[str | Path]:
+def words(sandbox: SandboxRunner, body: str, **options: Any) -> list[str | Path]:
     """``Sandbox(**options)`` is at hand as ``options``."""
-    given = {"tier": fence.tier, "workspace": str(fence.ground.project), **options}
+    given = {"tier": sandbox.tier, "workspace": str(sandbox.tree.project), **options}
     program = _PROGRAM.format(body=indent(dedent(body), "    "))
     program = program.replace(
         "options = json.loads(sys.argv[1])",
         "options = json.loads(sys.argv[1])\noptions['tier'] = options['tier'] and "
         "Tier(options['tier'])",
     )
-    return [fence.installation.root / "bin" / "python", "-c", program, json.dumps(given)]
+    return [sandbox.installation.root / "bin" / "python", "-c", program, json.dumps(given)]
 
 
 def play(
-    fence: Fence,
+    sandbox: SandboxRunner,
     body: str,
     *,
     as_root: bool = False,
@@ -77,16 +77,18 @@ def play(
     **options: Any,
 ) -> Any:
     """What the scene told, line by line."""
-    argv = words(fence, body, **options)
-    outcome = fence.tester.run(argv, cwd=fence.ground.project, env=env, as_root=as_root)
+    argv = words(sandbox, body, **options)
+    outcome = sandbox.tester.run(argv, cwd=sandbox.tree.project, env=env, as_root=as_root)
     assert (outcome.exit_code, outcome.stderr) == (0, ""), str(outcome)
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 
 
 @contextmanager
-def playing(fence: Fence, body: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def playing(sandbox: SandboxRunner, body: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """Up to its first word."""
-    with fence.tester.starting(words(fence, body, **options), cwd=fence.ground.project) as process:
+    with sandbox.tester.starting(
+        words(sandbox, body, **options), cwd=sandbox.tree.project
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line == '["ready"]\n', (line, process.poll(), os.waitstatus_to_exitcode(0))

@@ -1,8 +1,8 @@
 """Harmless arguments for every system call the profiles block, and the numbers of this machine.
 
-The arguments are chosen so that the bare kernel answers anything but EPERM: success, a bad address,
-a bad value. Many of these calls ask for a capability before they look at anything, so an ordinary
-user gets EPERM with or without a fence; those are tried by root, where only a filter can say EPERM.
+With these arguments the bare kernel answers anything but EPERM: success, a bad address, a bad
+value. Many of these calls check a capability first, so an ordinary user gets EPERM with or without
+a sandbox. Root tries those, where only a filter can answer EPERM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The unprivileged user the fence is tested as.
+"""The unprivileged user the sandbox is tested as.
 
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests
 started by root make one system user (``paddock-tester``, own home, no groups) and run everything as

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
 from tests.support.programs import SOURCES
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -53,18 +53,18 @@ class TwoMachines:
     log: Path
     read: int = field(default=0)
 
-    def command(self, fence: Fence, words: Sequence[Word]) -> list[Word]:
-        tester = fence.tester
+    def command(self, sandbox: SandboxRunner, words: Sequence[Word]) -> list[Word]:
+        tester = sandbox.tester
         user = ["setpriv", "--reuid", str(tester.uid), "--regid", str(tester.gid), "--clear-groups"]
         entered: list[Word] = ["nsenter", "-t", str(self.here), "-n", "-m", "--", *user]
-        return [*entered, "env", "-C", fence.ground.project, *words]
+        return [*entered, "env", "-C", sandbox.tree.project, *words]
 
-    def outside(self, fence: Fence, words: Sequence[Word]) -> Outcome:
-        return fence.tester.run(self.command(fence, words), as_root=True)
+    def outside(self, sandbox: SandboxRunner, words: Sequence[Word]) -> Outcome:
+        return sandbox.tester.run(self.command(sandbox, words), as_root=True)
 
-    def inside(self, fence: Fence, words: Sequence[Word], policy: str) -> Outcome:
-        file = fence.ground.put(fence.ground.root / "policy.toml", policy)
-        return self.outside(fence, fence.command(words, "--policy", file))
+    def inside(self, sandbox: SandboxRunner, words: Sequence[Word], policy: str) -> Outcome:
+        file = sandbox.tree.put(sandbox.tree.root / "policy.toml", policy)
+        return self.outside(sandbox, sandbox.command(words, "--policy", file))
 
     def heard(self) -> list[dict[str, Any]]:
         """What the servers were asked since somebody last looked."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support.browser import Page
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 from tests.system.approvals.conftest import POLICY, Server
@@ -28,14 +28,14 @@ class Run:
 
 
 @contextmanager
-def running(fence: Fence, script: str) -> Iterator[Run]:
+def running(sandbox: SandboxRunner, script: str) -> Iterator[Run]:
     """Without a terminal: it asks the server."""
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     ended: list[Outcome] = []
-    command = fence.command(["sh", "-c", script], "--policy", policy)
+    command = sandbox.command(["sh", "-c", script], "--policy", policy)
     run = threading.Thread(
         target=lambda: ended.append(
-            fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S)
+            sandbox.tester.run(command, cwd=sandbox.tree.project, timeout_s=ANSWERED_S)
         )
     )
     run.start()
@@ -49,16 +49,16 @@ def cards(page: Page, count: int) -> None:
     page.until(f"({READY}) === {count}")
 
 
-@pytest.mark.parametrize("tier", ["fence", "full"])
+@pytest.mark.parametrize("tier", ["sandbox", "full"])
 def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, page: Page) -> None:
-    fence: Fence = request.getfixturevalue(tier)
-    made = [fence.ground.project / name for name in ("one", "two", "three", "four")]
+    sandbox: SandboxRunner = request.getfixturevalue(tier)
+    made = [sandbox.tree.project / name for name in ("one", "two", "three", "four")]
     page.go(server.address)
     script = (
         "touch one; echo $?; touch two; echo $?; touch three; echo $?; touch three; echo $?; "
         "touch four; echo $?"
     )
-    with running(fence, script) as run:
+    with running(sandbox, script) as run:
         cards(page, 1)
         assert page.tell("document.querySelector('.lines').textContent") == "touch one"
         assert not made[0].exists()
@@ -87,9 +87,9 @@ def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, 
     )
 
 
-def test_several_wait_and_one_is_chosen(fence: Fence, server: Server, page: Page) -> None:
+def test_several_wait_and_one_is_chosen(sandbox: SandboxRunner, server: Server, page: Page) -> None:
     page.go(server.address)
-    with running(fence, "for i in 1 2 3; do touch f$i & done; wait") as run:
+    with running(sandbox, "for i in 1 2 3; do touch f$i & done; wait") as run:
         cards(page, 3)
         second = page.tell(
             "document.querySelectorAll('.card')[1].querySelector('.lines').textContent"
@@ -100,7 +100,7 @@ def test_several_wait_and_one_is_chosen(fence: Fence, server: Server, page: Page
         page.key("y")
         cards(page, 2)
         # The card goes with the answer, and the command comes after it.
-        wait_for((fence.ground.project / second.split()[1]).exists, "what was allowed happens")
+        wait_for((sandbox.tree.project / second.split()[1]).exists, "what was allowed happens")
         page.key("?")
         page.until("document.querySelector('#keys').open")
         page.key("y")  # not while something else is on the screen
@@ -111,22 +111,22 @@ def test_several_wait_and_one_is_chosen(fence: Fence, server: Server, page: Page
         cards(page, 1)
         page.key("n")
     assert run.outcome.exit_code == 0, run.outcome
-    assert sum((fence.ground.project / f"f{i}").exists() for i in (1, 2, 3)) == 1
+    assert sum((sandbox.tree.project / f"f{i}").exists() for i in (1, 2, 3)) == 1
 
 
 def test_a_question_that_has_just_come_up_takes_no_answer(
-    fence: Fence, server: Server, page: Page
+    sandbox: SandboxRunner, server: Server, page: Page
 ) -> None:
     page.go(server.address)
     # The page's own clock stands still: nothing settles.
     page.until("document.querySelector('#state').textContent === 'live'")
     page.tell("window.setTimeout = () => 0")
-    with running(fence, "touch made") as run:
+    with running(sandbox, "touch made") as run:
         page.until("document.querySelectorAll('.card').length === 1")
         page.key("y")
         page.tell("document.querySelector('[data-act=once]').click()")
         assert page.tell("document.body.matches('.locked')")
-        assert not (fence.ground.project / "made").exists()
+        assert not (sandbox.tree.project / "made").exists()
         page.go(server.address)
         cards(page, 1)
         page.key("n")
@@ -134,12 +134,12 @@ def test_a_question_that_has_just_come_up_takes_no_answer(
 
 
 def test_always_shows_the_rule_and_writes_it_after_a_yes(
-    fence: Fence, server: Server, page: Page
+    sandbox: SandboxRunner, server: Server, page: Page
 ) -> None:
-    approved = fence.tester.home / ".config" / "paddock" / "approved.toml"
+    approved = sandbox.tester.home / ".config" / "paddock" / "approved.toml"
     approved.unlink(missing_ok=True)
     page.go(server.address)
-    with running(fence, "touch made; echo $?") as run:
+    with running(sandbox, "touch made; echo $?") as run:
         cards(page, 1)
         page.key("a")
         page.until("document.querySelector('#rule').open")
@@ -152,20 +152,20 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
         page.tell("document.querySelector('#rule [value=yes]').click()")
     assert run.outcome.stdout == "0\n"
     assert approved.stat().st_mode & 0o777 == 0o600
-    with running(fence, "touch made; echo $?") as run:
+    with running(sandbox, "touch made; echo $?") as run:
         pass
     assert run.outcome.stdout == "0\n"
     approved.unlink()
 
 
-def test_hostile_arguments_are_text(fence: Fence, server: Server, page: Page) -> None:
+def test_hostile_arguments_are_text(sandbox: SandboxRunner, server: Server, page: Page) -> None:
     page.go(server.address)
     evil = (
         "<img src=x onerror=document.title=1><script>document.title=1</script>\u202e\u0007\u001b[2J"
     )
     long = "A" * 9000
-    fence.ground.put(fence.ground.project / "evil", evil)
-    with running(fence, f'touch -- "$(cat evil)" --token=hunter2 {long}') as run:
+    sandbox.tree.put(sandbox.tree.project / "evil", evil)
+    with running(sandbox, f'touch -- "$(cat evil)" --token=hunter2 {long}') as run:
         cards(page, 1)
         shown = page.tell("document.querySelector('.lines').textContent")
         assert "<img src=x onerror" in shown
@@ -183,7 +183,7 @@ def test_hostile_arguments_are_text(fence: Fence, server: Server, page: Page) ->
 
 
 def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
-    fence: Fence, server: Server, page: Page
+    sandbox: SandboxRunner, server: Server, page: Page
 ) -> None:
     page.go("about:blank")
     page.requested.clear()
@@ -192,7 +192,7 @@ def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
     page.go(server.address)
     try:
         with running(
-            fence,
+            sandbox,
             "touch one; touch -d yesterday --no-dereference "
             + "long-name-" * 12
             + " & touch -m two & wait",
@@ -211,7 +211,7 @@ def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
                     "new Promise((done) => requestAnimationFrame(() => "
                     "requestAnimationFrame(() => done(true))))"
                 )
-                (fence.ground.root / f"phone-{dark}.png").write_bytes(page.screenshot())
+                (sandbox.tree.root / f"phone-{dark}.png").write_bytes(page.screenshot())
             page.key("n")
             cards(page, 1)
             page.key("n")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.system.approvals.conftest import Server
 
 SEQPACKET = (
@@ -136,31 +136,33 @@ def test_a_silent_client_does_not_keep_others_out(server: Server) -> None:
     assert status(server, f"/{server.token}/") == 200
 
 
-def test_there_is_one_server_a_person(fence: Fence, server: Server) -> None:
-    second = fence.tester.run([fence.installation.paddock, "approvals", "serve"])
+def test_there_is_one_server_a_person(sandbox: SandboxRunner, server: Server) -> None:
+    second = sandbox.tester.run([sandbox.installation.paddock, "approvals", "serve"])
     assert (second.exit_code, second.stdout) == (125, "")
     assert "your approvals server is already running" in second.stderr
-    taken = fence.tester.run(
-        [fence.installation.paddock, "approvals", "serve", "--port", server.host.split(":")[1]]
+    taken = sandbox.tester.run(
+        [sandbox.installation.paddock, "approvals", "serve", "--port", server.host.split(":")[1]]
     )
     assert (taken.exit_code, "cannot listen on port" in taken.stderr) == (125, True)
-    wrong = fence.tester.run([fence.installation.paddock, "approvals", "serve", "--port", "70000"])
+    wrong = sandbox.tester.run(
+        [sandbox.installation.paddock, "approvals", "serve", "--port", "70000"]
+    )
     assert wrong.exit_code == 125
 
 
-def meeting(fence: Fence) -> Path:
-    return Path(f"/var/tmp/paddock-audit-{fence.tester.uid}/approvals")
+def meeting(sandbox: SandboxRunner) -> Path:
+    return Path(f"/var/tmp/paddock-audit-{sandbox.tester.uid}/approvals")
 
 
-def test_its_socket_is_the_persons_alone(fence: Fence, server: Server) -> None:
-    place = meeting(fence)
+def test_its_socket_is_the_persons_alone(sandbox: SandboxRunner, server: Server) -> None:
+    place = meeting(sandbox)
     facts = {one.name: one.stat() for one in (place, *place.iterdir())}
     assert {name: oct(one.st_mode & 0o7777) for name, one in facts.items()} == {
         "approvals": "0o700", "socket": "0o600", "key": "0o600", "lock": "0o600",
     }  # fmt: skip
-    assert {one.st_uid for one in facts.values()} == {fence.tester.uid}
+    assert {one.st_uid for one in facts.values()} == {sandbox.tester.uid}
     key = (place / "key").read_text()
-    if os.getuid() != fence.tester.uid:  # somebody else, who may open everything
+    if os.getuid() != sandbox.tester.uid:  # somebody else, who may open everything
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             line.settimeout(60)
             line.connect(str(place / "socket"))
@@ -174,13 +176,13 @@ KNOCK = SEQPACKET + (
 )
 
 
-def test_a_client_without_the_key_asks_nothing(fence: Fence, server: Server) -> None:
-    place = meeting(fence)
+def test_a_client_without_the_key_asks_nothing(sandbox: SandboxRunner, server: Server) -> None:
+    place = meeting(sandbox)
     key = (place / "key").read_text()
     wrong = [b'{"key":""}', b"{}", b"x" * 60_000, json.dumps({"key": key[:-1]}).encode()]
     for hello in wrong:
         script = KNOCK.format(place=place, hello=hello)
-        knocked = fence.outside(["python3", "-c", script])
+        knocked = sandbox.outside(["python3", "-c", script])
         assert knocked.stdout == "started\nb''\n", knocked
         assert not server.state()["pending"]
     # Who knows it is heard: nonsense is answered by the end of the line as well, a question is not.
@@ -189,33 +191,33 @@ def test_a_client_without_the_key_asks_nothing(fence: Fence, server: Server) -> 
         SEQPACKET
         + f"line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(1); line.recv(9)"
     )
-    assert "timed out" in fence.outside(["python3", "-c", known]).stderr
+    assert "timed out" in sandbox.outside(["python3", "-c", known]).stderr
 
 
-@pytest.mark.parametrize("tier", ["fence", "full"])
+@pytest.mark.parametrize("tier", ["sandbox", "full"])
 def test_no_command_reaches_it(tier: str, request: pytest.FixtureRequest, server: Server) -> None:
-    fence: Fence = request.getfixturevalue(tier)
-    place = meeting(fence)
+    sandbox: SandboxRunner = request.getfixturevalue(tier)
+    place = meeting(sandbox)
     read = (
         f"print('started', flush=True); import os; print(os.listdir('{place}'), "
         f"open('{place}/key').read())"
     )
-    control = fence.outside(["python3", "-c", read])
+    control = sandbox.outside(["python3", "-c", read])
     assert (control.started, control.exit_code) == (True, 0)
     grants: list[Word] = ["-a", "/var/tmp/**", "--socket", "unix"]
-    inside = fence.inside(["python3", "-c", read], *grants)
+    inside = sandbox.inside(["python3", "-c", read], *grants)
     assert inside.started, inside
     assert inside.exit_code != 0
     assert (place / "key").read_text() not in inside.stdout
     # In the landlock tier the name can be connected to, where unix sockets are opened; without the
     # key that is all.
     knock = KNOCK.format(place=place, hello=b'{"key":"0"}')
-    knocked = fence.inside(["python3", "-c", knock], *grants)
+    knocked = sandbox.inside(["python3", "-c", knock], *grants)
     assert knocked.started, knocked
     assert knocked.stdout in ("started\n", "started\nb''\n"), knocked
     if tier == "full":
         assert knocked.stdout == "started\n"
-    without = fence.inside(
+    without = sandbox.inside(
         ["python3", "-c", "print('started', flush=True);" + SEQPACKET], "-a", "/var/tmp/**"
     )
     assert tier == "full" or without.stdout == "started\n", without

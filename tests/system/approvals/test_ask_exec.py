@@ -17,8 +17,8 @@ import pytest
 
 from tests.support import journal, terminal
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
 from tests.support.outside_targets import alive
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.terminal import Screen
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
@@ -49,13 +49,13 @@ WAIT = "while ! test -e go; do sleep 0.05; done"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    fence: Fence
+    sandbox: SandboxRunner
     policy: Path
     approved: Path
 
     @property
     def project(self) -> Path:
-        return self.fence.ground.project
+        return self.sandbox.tree.project
 
     def pushed(self) -> bool:
         """As the host sees it."""
@@ -63,34 +63,34 @@ class Asking:
 
     def go(self) -> None:
         """What waits inside (``WAIT``) goes on."""
-        self.fence.ground.put(self.project / "go")
+        self.sandbox.tree.put(self.project / "go")
 
     def take_back(self) -> None:
         (self.project / "remote.git" / "refs" / "heads" / "main").unlink()
 
     def command(self, words: list[Word], *, quiet: bool = True) -> list[Word]:
         flags: list[Word] = ["--policy", self.policy, *(["--quiet"] if quiet else [])]
-        return self.fence.command(words, *flags)
+        return self.sandbox.command(words, *flags)
 
     def run(self, words: list[Word], *flags: Word, **rest: Any) -> Outcome:
-        return self.fence.inside(words, "--policy", self.policy, *flags, **rest)
+        return self.sandbox.inside(words, "--policy", self.policy, *flags, **rest)
 
     def events(self) -> list[dict[str, Any]]:
         return [
             event
-            for event in journal.events(self.fence.journal)
+            for event in journal.events(self.sandbox.journal)
             if event["event"].startswith("exec")
         ]
 
     @contextmanager
     def at_terminal(self, script: str) -> Iterator[Screen]:
         """A shell outside, which runs the script inside: what its job control sees is seen."""
-        self.fence.ground.put(self.project / "script", f"echo up-$((40+2))\n{script}\n")
-        self.fence.ground.put(
-            self.fence.ground.root / "start", "exec " + _joined(self.command(["sh", "script"]))
+        self.sandbox.tree.put(self.project / "script", f"echo up-$((40+2))\n{script}\n")
+        self.sandbox.tree.put(
+            self.sandbox.tree.root / "start", "exec " + _joined(self.command(["sh", "script"]))
         )
         outer = ["bash", "--norc", "--noprofile", "-i"]
-        with terminal.opened(self.fence.tester, outer, cwd=self.project) as screen:
+        with terminal.opened(self.sandbox.tester, outer, cwd=self.project) as screen:
             screen.line("PS1='outer$ '; echo shell-$((1+1))")
             screen.shows("shell-2")
             screen.line("sh ../start; echo ended-$?")
@@ -103,7 +103,7 @@ class Asking:
             int(entry.parent.name)
             for entry in Path("/proc").glob("[0-9]*/cmdline")
             if b"\0companion\0--socket\0" in _content(entry)
-            and entry.stat().st_uid == self.fence.tester.uid
+            and entry.stat().st_uid == self.sandbox.tester.uid
         ]
         (pid,) = [pid for pid in found if alive(pid)]
         return pid
@@ -120,26 +120,26 @@ def _joined(words: list[Word]) -> str:
     return shlex.join(os.fsdecode(word) for word in words)
 
 
-@pytest.fixture(params=["fence", "full"])
+@pytest.fixture(params=["sandbox", "full"])
 def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
-    fence: Fence = request.getfixturevalue(request.param)
+    sandbox: SandboxRunner = request.getfixturevalue(request.param)
     need(
         "root",
-        fence.tester.disposable,
+        sandbox.tester.disposable,
         "an ordinary user's own approvals are not the tests' to write",
     )
     need_program("git")
-    ground = fence.ground
+    tree = sandbox.tree
     setup = (
         "git init -q -b main . && git init -q --bare -b main remote.git && "
         "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m one"
     )
-    assert fence.outside(["sh", "-c", setup]).exit_code == 0
-    config = fence.tester.home / ".config" / "paddock"
+    assert sandbox.outside(["sh", "-c", setup]).exit_code == 0
+    config = sandbox.tester.home / ".config" / "paddock"
     shutil.rmtree(config, ignore_errors=True)
-    assert fence.outside(["mkdir", "-p", config]).exit_code == 0
-    policy = ground.put(ground.root / "p.toml", POLICY.replace("TIMEOUT", "60"))
-    yield Asking(fence=fence, policy=policy, approved=config / "approved.toml")
+    assert sandbox.outside(["mkdir", "-p", config]).exit_code == 0
+    policy = tree.put(tree.root / "p.toml", POLICY.replace("TIMEOUT", "60"))
+    yield Asking(sandbox=sandbox, policy=policy, approved=config / "approved.toml")
     shutil.rmtree(config, ignore_errors=True)
 
 
@@ -149,7 +149,7 @@ def asked(screen: Screen, what: str = PUSH) -> None:
 
 
 def test_control_without_the_rule_it_is_pushed(asking: Asking) -> None:
-    run = asking.fence.inside(["sh", "-c", PUSH])
+    run = asking.sandbox.inside(["sh", "-c", PUSH])
     assert (run.exit_code, asking.pushed()) == (0, True), run
 
 
@@ -199,30 +199,30 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
         screen.shows("first-0")
     assert (asking.approved.stat().st_mode & 0o777, asking.approved.stat().st_uid) == (
         0o600,
-        asking.fence.tester.uid,
+        asking.sandbox.tester.uid,
     )
     # No terminal: nobody could be asked.
     assert asking.run(["sh", "-c", PUSH]).exit_code == 0
     assert asking.run(["sh", "-c", "git push -q remote.git main:other"]).exit_code == 126
     assert asking.run(["sh", "-c", "git push --force -q remote.git main"]).exit_code == 126
     why: list[Word] = [
-        asking.fence.installation.paddock,
+        asking.sandbox.installation.paddock,
         "why",
         "--tier",
-        asking.fence.tier,
+        asking.sandbox.tier,
         "--policy",
         asking.policy,
     ]
-    shown = asking.fence.tester.run([*why, "--exec", PUSH], cwd=asking.project)
+    shown = asking.sandbox.tester.run([*why, "--exec", PUSH], cwd=asking.project)
     assert shown.exit_code == 0
     assert (
         f"because: approved earlier ({asking.approved}:1); rule 'push-asks' ({asking.policy}:"
         in shown.stdout
     )
-    other = asking.fence.tester.run([*why, "--exec", "git push"], cwd=asking.project)
+    other = asking.sandbox.tester.run([*why, "--exec", "git push"], cwd=asking.project)
     assert (other.exit_code, other.stdout.startswith("asked about: ")) == (1, True), other
-    explained = asking.fence.tester.run(
-        [asking.fence.installation.paddock, "explain", "--policy", asking.policy],
+    explained = asking.sandbox.tester.run(
+        [asking.sandbox.installation.paddock, "explain", "--policy", asking.policy],
         cwd=asking.project,
     )
     assert f"{asking.approved}:1" in explained.stdout
@@ -239,7 +239,7 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
 
 def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) -> None:
     """Its place is closed, whatever is granted."""
-    home = asking.fence.tester.home
+    home = asking.sandbox.tester.home
     rule = '[[rule]]\\nid = "x"\\naction = "allow"\\nexe = "/usr/bin/git"\\n'
     script = (
         f"echo started; mkdir -p {asking.approved.parent}; "
@@ -253,7 +253,7 @@ def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) ->
         False,
         False,
     ), run
-    control = asking.fence.outside(["sh", "-c", script.removesuffix(PUSH)])
+    control = asking.sandbox.outside(["sh", "-c", script.removesuffix(PUSH)])
     assert control.exit_code == 0
     assert asking.run(["sh", "-c", PUSH]).exit_code == 0
     assert asking.pushed()
@@ -308,7 +308,7 @@ def test_the_end_of_the_approver_is_a_no_and_the_terminal_stays_usable(asking: A
 def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking) -> None:
     """It reads all the time, and would leave if it lost its terminal."""
     argv = [str(word) for word in asking.command(["bash", "--norc", "--noprofile", "-i"])]
-    with terminal.opened(asking.fence.tester, argv, cwd=asking.project) as screen:
+    with terminal.opened(asking.sandbox.tester, argv, cwd=asking.project) as screen:
         screen.line("PS1='inner$ '; echo up-$((40+2))")
         screen.shows("up-42")
         screen.line(f"({WAIT}; {PUSH}; echo pushed-$?) &")
@@ -340,7 +340,7 @@ def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_r
     """It wakes with every answer, tries to read and is stopped. The shell outside must not take
     that for Ctrl-Z.
     """
-    asking.fence.ground.put(asking.project / "keys.py", KEYS)
+    asking.sandbox.tree.put(asking.project / "keys.py", KEYS)
     pushes = f"n=0; while [ $n -lt 10 ]; do n=$((n+1)); {PUSH}; echo answered-$n-$?; done"
     with asking.at_terminal(
         f"python3 keys.py < /dev/tty & {{ {WAIT}; {pushes}; }} & wait"
@@ -393,7 +393,7 @@ def test_only_the_person_answers_with_typed_text(asking: Asking, how: str, typed
     """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or
     letters that vanish.
     """
-    asking.fence.ground.put(asking.project / "disturbs.py", DISTURBS)
+    asking.sandbox.tree.put(asking.project / "disturbs.py", DISTURBS)
     script = (
         f"python3 disturbs.py {how} & while ! test -e disturbing; do sleep 0.1; done; "
         f"{PUSH}; "
@@ -414,7 +414,7 @@ def test_only_the_person_answers_with_typed_text(asking: Asking, how: str, typed
         assert not asking.pushed()
         screen.line("d")
         screen.shows("push-126")
-        asking.fence.ground.put(asking.project / "enough")
+        asking.sandbox.tree.put(asking.project / "enough")
         screen.shows("ended-0")
     assert not asking.pushed()
     assert not asking.approved.exists()
@@ -434,7 +434,7 @@ open("taken", "wb").write(letter)
 
 def test_a_command_that_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
     """A process that left the session is not stopped when it reads."""
-    asking.fence.ground.put(asking.project / "takes.py", TAKES)
+    asking.sandbox.tree.put(asking.project / "takes.py", TAKES)
     script = (
         f"python3 takes.py < /dev/tty; while ! test -e taking; do sleep 0.1; done; {PUSH}; "
         f"echo push-$?"
@@ -517,9 +517,9 @@ except ZeroDivisionError as error:
 
 
 def api(asking: Asking, command: str, how: str) -> Any:
-    program = asking.fence.ground.put(asking.fence.ground.root / "program.py", PROGRAM)
-    python = asking.fence.installation.paddock.with_name("python")
-    run = asking.fence.tester.run(
+    program = asking.sandbox.tree.put(asking.sandbox.tree.root / "program.py", PROGRAM)
+    python = asking.sandbox.installation.paddock.with_name("python")
+    run = asking.sandbox.tester.run(
         [python, program, command, asking.policy, how], cwd=asking.project
     )
     assert run.exit_code == 0, run

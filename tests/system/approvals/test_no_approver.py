@@ -7,7 +7,7 @@ import signal
 import threading
 
 from tests.support.features import need
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 from tests.system.approvals.conftest import POLICY, serving
@@ -15,36 +15,36 @@ from tests.system.approvals.conftest import POLICY, serving
 ANSWERED_S = 120.0
 
 
-def test_without_a_server_no_question_is_asked(fence: Fence) -> None:
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+def test_without_a_server_no_question_is_asked(sandbox: SandboxRunner) -> None:
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     for chosen, why in (
         ("", "no terminal is available for the question"),
         ("terminal", "no terminal is available for the question"),
         ("web", "cannot connect to the approvals server"),
         ("nobody", "PADDOCK_APPROVER is neither terminal nor web"),
     ):
-        run = fence.inside(
+        run = sandbox.inside(
             ["sh", "-c", "touch made"], "--policy", policy, env={"PADDOCK_APPROVER": chosen}
         )
         assert (run.exit_code, why in run.stderr) == (126, True), run
-    assert not (fence.ground.project / "made").exists()
+    assert not (sandbox.tree.project / "made").exists()
 
 
-def test_the_end_of_the_server_denies_what_is_open_and_what_comes(fence: Fence) -> None:
+def test_the_end_of_the_server_denies_what_is_open_and_what_comes(sandbox: SandboxRunner) -> None:
     need(
         "root",
-        fence.tester.disposable,
+        sandbox.tester.disposable,
         "an ordinary user's own approvals are not the tests' to answer",
     )
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     ended: list[Outcome] = []
-    with serving(fence.tester, fence.installation) as server:
-        command = fence.command(
+    with serving(sandbox.tester, sandbox.installation) as server:
+        command = sandbox.command(
             ["sh", "-c", "touch made; echo $?; touch other; echo $?"], "--policy", policy
         )
         run = threading.Thread(
             target=lambda: ended.append(
-                fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S)
+                sandbox.tester.run(command, cwd=sandbox.tree.project, timeout_s=ANSWERED_S)
             )
         )
         run.start()

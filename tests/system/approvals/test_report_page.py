@@ -10,7 +10,7 @@ from typing import Any
 
 from paddock.journal.report import report
 from tests.support.browser import Page
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.unit.journal.test_query import event
 from tests.unit.journal.test_report import EVIL, SOUND, everything
 
@@ -33,9 +33,9 @@ HANDLERS = (
 )
 
 
-def shown(fence: Fence, page: Page, events: list[Any]) -> None:
+def shown(sandbox: SandboxRunner, page: Page, events: list[Any]) -> None:
     text = report(events, chain=SOUND, description="journal")
-    opened(page, fence.ground.put(fence.ground.root / "events.html", text))
+    opened(page, sandbox.tree.put(sandbox.tree.root / "events.html", text))
 
 
 def opened(page: Page, file: Path) -> None:
@@ -56,26 +56,26 @@ def opened(page: Page, file: Path) -> None:
     assert page.tell(HANDLERS) == 0
 
 
-def test_a_report_is_drawn_without_a_network(fence: Fence, page: Page) -> None:
+def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page) -> None:
     page.size(1280, 900)
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     assert (
-        fence.inside(
+        sandbox.inside(
             ["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy
         ).exit_code
         == 0
     )
-    file = fence.ground.root / "report.html"
+    file = sandbox.tree.root / "report.html"
     words: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "audit",
         "report",
         "--dir",
-        fence.journal,
+        sandbox.journal,
         "-o",
         file,
     ]
-    assert fence.tester.run(words).exit_code == 0
+    assert sandbox.tester.run(words).exit_code == 0
     opened(page, file)
     assert page.tell("document.querySelectorAll('table').length") >= 1
     assert page.tell("document.querySelectorAll('svg rect').length") > 0
@@ -91,8 +91,8 @@ def test_a_report_is_drawn_without_a_network(fence: Fence, page: Page) -> None:
     page.until("window.innerWidth === 390")
 
 
-def test_hostile_events_stay_text(fence: Fence, page: Page) -> None:
-    shown(fence, page, everything(text=EVIL))
+def test_hostile_events_stay_text(sandbox: SandboxRunner, page: Page) -> None:
+    shown(sandbox, page, everything(text=EVIL))
     said = page.tell("document.body.innerText")
     assert "<script>alert(1)</script>" in said
     assert "<img src=//evil.example/x" in said
@@ -101,9 +101,9 @@ def test_hostile_events_stay_text(fence: Fence, page: Page) -> None:
         assert not page.tell(f"document.documentElement.textContent.includes({json.dumps(letter)})")
 
 
-def test_nothing_that_is_added_to_it_runs_either(fence: Fence, page: Page) -> None:
+def test_nothing_that_is_added_to_it_runs_either(sandbox: SandboxRunner, page: Page) -> None:
     """The policy in the page: the control is that the element is there."""
-    shown(fence, page, [event("session.start", cwd="/w", profile="p", command=["sh"])])
+    shown(sandbox, page, [event("session.start", cwd="/w", profile="p", command=["sh"])])
     made = "const one = document.createElement('script'); one.textContent = 'document.title = 1'"
     page.tell(f"{{ {made}; document.body.append(one) }}")
     assert page.tell("document.querySelectorAll('script').length") == 1

@@ -1,4 +1,4 @@
-"""Inside a container: the engine's own filter is on, and the fence still has to hold, or to say
+"""Inside a container: the engine's own filter is on, and the sandbox still has to hold, or to say
 what is in its way.
 """
 
@@ -15,10 +15,10 @@ import pytest
 
 from tests.support.container import ENGINE_PROFILE, Container, removed, started_from
 from tests.support.features import need_program, need_root
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.syscalls import numbers
-from tests.support.test_tree import SECRET
 from tests.support.tester import subordinate_numbers
+from tests.support.tree import SECRET
 from tests.support.waiting import wait_for
 
 PTRACE = str(numbers()["ptrace"])  # with nothing behind it: PTRACE_TRACEME
@@ -26,20 +26,20 @@ LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_s
 
 
 @pytest.fixture
-def container(fence: Fence) -> Iterator[Container]:
-    with started_from(fence) as container:
+def container(sandbox: SandboxRunner) -> Iterator[Container]:
+    with started_from(sandbox) as container:
         yield container
 
 
 def fenced(container: Container, *words: Word) -> list[Word]:
-    fence = container.fence
+    sandbox = container.sandbox
     return [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "run",
         "--profile",
         "ai-agent",
         "-r",
-        f"{fence.programs.directory}/**",
+        f"{sandbox.programs.directory}/**",
         "--",
         *words,
     ]
@@ -50,10 +50,10 @@ def test_under_the_engines_default_filter_the_fence_holds(
     container: Container, uid: int | None
 ) -> None:
     """F-019"""
-    secret, probe = container.fence.ground.secret, container.fence.programs.probe
+    secret, probe = container.sandbox.tree.secret, container.sandbox.programs.probe
     status = container.run(["cat", "/proc/self/status"], uid=uid)
     assert "Seccomp:\t2\n" in status.stdout, f"the engine put no filter on: {status}"
-    doctor = container.run([container.fence.installation.paddock, "doctor"], uid=uid)
+    doctor = container.run([container.sandbox.installation.paddock, "doctor"], uid=uid)
     assert doctor.exit_code == 0, str(doctor)
     assert container.run(fenced(container, probe, "read", "own.txt"), uid=uid).answer == "ok mine"
     assert container.run(fenced(container, probe, "read", secret), uid=uid).answer == "EACCES"
@@ -67,7 +67,7 @@ def test_an_engine_that_does_not_know_the_calls_is_named_with_the_remedy(
     container: Container, names: tuple[str, ...]
 ) -> None:
     """F-019: the engine's own profile as it was before it knew them; and the remedy helps."""
-    marker = container.fence.ground.project / "ran"
+    marker = container.sandbox.tree.project / "ran"
     older = _without(names, container.place / "older.json")
     words = fenced(container, "touch", marker)
     refused = container.run(words, "--security-opt", f"seccomp={older}")
@@ -76,7 +76,7 @@ def test_an_engine_that_does_not_know_the_calls_is_named_with_the_remedy(
     assert names[0].partition("_")[0] in refused.stderr.lower()
     assert not marker.exists()
     doctor = container.run(
-        [container.fence.installation.paddock, "doctor"], "--security-opt", f"seccomp={older}"
+        [container.sandbox.installation.paddock, "doctor"], "--security-opt", f"seccomp={older}"
     )
     assert doctor.exit_code == 125
     assert "--security-opt seccomp=" in doctor.stderr
@@ -134,14 +134,14 @@ asyncio.run(main())
 """
 
 
-def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
+def test_names_hold_in_a_container_of_rootless_podman(full: SandboxRunner) -> None:
     """As an ordinary user: its files are its own inside (``keep-id``), and protected names hold
     there too.
     """
     need_root()
     need_program("podman")
     runc, busybox = need_program("runc"), need_program("busybox")
-    ground, tester = full.ground, full.tester
+    tree, tester = full.tree, full.tester
     place = Path(tempfile.mkdtemp(prefix="paddock-rootless-", dir="/var/tmp"))
     try:
         image = place / "image"
@@ -160,7 +160,7 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         (work / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
         (work / ".env").write_text(f"KEY={SECRET}\n")
         tester.give(place)
-        script = ground.put(ground.root / "rootless.py", ROOTLESS)
+        script = tree.put(tree.root / "rootless.py", ROOTLESS)
         environment = {
             "HOME": str(tester.home),
             "PATH": "/usr/sbin:/usr/bin:/bin",

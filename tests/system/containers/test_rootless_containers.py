@@ -13,18 +13,18 @@ from tests.support import jail as jails
 from tests.support.features import need, need_program, need_root
 from tests.support.installation import Installation
 from tests.support.jail import MESSAGE, Jail, status
-from tests.support.test_tree import SECRET, Ground
 from tests.support.tester import Tester, subordinate_numbers
+from tests.support.tree import SECRET, ProjectTree
 
 NOBODY = 65534
 
 
 @pytest.fixture
 def jail(
-    tester: Tester, installation: Installation, ground: Ground, host: dict[str, Any]
+    tester: Tester, installation: Installation, tree: ProjectTree, host: dict[str, Any]
 ) -> Iterator[Jail]:
     need("userns", host["namespaces"]["usable"], str(host["namespaces"]))
-    with jails.of_tester(tester, installation, ground.root) as made:
+    with jails.of_tester(tester, installation, tree.root) as made:
         yield made
 
 
@@ -40,12 +40,12 @@ def test_the_caller_is_himself_outside(jail: Jail) -> None:
 
 
 def test_what_is_the_callers_but_not_in_there_can_not_be_reached(
-    jail: Jail, ground: Ground
+    jail: Jail, tree: ProjectTree
 ) -> None:
-    control = jail.raw(["cat", ground.secret])
+    control = jail.raw(["cat", tree.secret])
     assert control.stdout == SECRET + "\n"
     outcome = jail.shell(
-        f"cat {ground.secret} /proc/1/root{ground.secret} /proc/self/cwd/..{ground.secret}"
+        f"cat {tree.secret} /proc/1/root{tree.secret} /proc/self/cwd/..{tree.secret}"
     )
     assert outcome.stdout == "started\n", str(outcome)
 

@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-from tests.support.fence import Word
 from tests.support.gate import Gate, rule
+from tests.support.sandbox import Word
 
 
 def test_denied_is_permission_denied_and_the_caller_lives_on(gate: Gate) -> None:
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     outcome = gate.shell(
         f"{programs.forbidden} a b; echo status $?; {programs.allowed} c; echo status $?",
         gate.forbidding,
@@ -23,17 +23,17 @@ def test_denied_is_permission_denied_and_the_caller_lives_on(gate: Gate) -> None
 
 
 def test_a_command_that_is_itself_denied_is_126(gate: Gate) -> None:
-    outcome = gate.inside([gate.fence.programs.forbidden], gate.forbidding)
+    outcome = gate.inside([gate.sandbox.programs.forbidden], gate.forbidding)
     assert outcome.exit_code == 126, str(outcome)
     assert "no-marker" in outcome.stderr, str(outcome)
     assert gate.ran() == []
 
 
 def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
-    forbidden = gate.fence.programs.forbidden
+    forbidden = gate.sandbox.programs.forbidden
     because = rule("no-marker", "deny", exe=str(forbidden), reason="leaves a mark")
     said = f"paddock: denied: {forbidden} a\\x20b (rule no-marker: leaves a mark)"
-    probe = gate.fence.probe("exec", forbidden, "a b")
+    probe = gate.sandbox.probe("exec", forbidden, "a b")
     assert gate.inside(probe, because).stderr.splitlines() == [said]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
     # Who looks for a program in several places, or tries again, is refused each time and told once.
@@ -55,10 +55,10 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
 
 
 def test_every_decision_is_an_event(gate: Gate) -> None:
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     because = rule("no-marker", "deny", exe=str(programs.forbidden), reason="leaves a mark")
     known = rule("marker", "allow", exe=str(programs.allowed))
-    sub = gate.fence.ground.make(gate.project / "sub")
+    sub = gate.sandbox.tree.make(gate.project / "sub")
     script = (
         f"echo $$ $PPID; cd sub; {programs.forbidden} 1; {programs.allowed} 2 é; ./none; "
         f"cd ..; "
@@ -96,16 +96,16 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
         shell["ppid"],
         str(gate.project),
     )
-    if gate.fence.tier == "landlock":  # where the command's numbers are those of the host
+    if gate.sandbox.tier == "landlock":  # where the command's numbers are those of the host
         assert outcome.stdout == f"{shell['pid']} {shell['ppid']}\n"
     words: list[Word] = [
-        gate.fence.installation.paddock,
+        gate.sandbox.installation.paddock,
         "audit",
         "verify",
         "--dir",
-        gate.fence.journal,
+        gate.sandbox.journal,
     ]
-    verified = gate.fence.outside(words)
+    verified = gate.sandbox.outside(words)
     assert verified.exit_code == 0, str(verified)
 
 
@@ -140,15 +140,15 @@ RULES = {
 @pytest.mark.parametrize("key", RULES)
 def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
     """As the only rule that allows the marker, where everything but shells is denied."""
-    programs = gate.fence.programs
-    gate.fence.ground.make(gate.project / "sub")
+    programs = gate.sandbox.programs
+    gate.sandbox.tree.make(gate.project / "sub")
     condition, good, bad = RULES[key]
     digest = hashlib.sha256(programs.allowed.read_bytes()).hexdigest()
 
     def filled(text: str) -> str:
         for name, value in (
             ("MARK", programs.allowed), ("OTHER", programs.forbidden), ("DIR", programs.directory),
-            ("SHA", digest), ("UID", gate.fence.tester.uid),
+            ("SHA", digest), ("UID", gate.sandbox.tester.uid),
         ):  # fmt: skip
             text = text.replace(name, str(value))
         return text
@@ -167,7 +167,7 @@ def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
 
 def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate) -> None:
     """It is nobody's child then, and what can not be judged is denied."""
-    mark = gate.fence.programs.allowed
+    mark = gate.sandbox.programs.allowed
     rules = (rule("not-by-env", "deny", exe=str(mark), parent_exe="/usr/bin/env"),)
     assert gate.shell(f"{mark} x; true", *rules).exit_code == 0
     assert gate.ran() == ["allowed x"]
@@ -177,7 +177,7 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
         f"try: os.execv('{mark}', ['{mark}', 'x'])\n"
         "except OSError as error: open('answer', 'w').write(str(error.errno))"
     )
-    gate.fence.ground.put(gate.project / "orphan.py", text)
+    gate.sandbox.tree.put(gate.project / "orphan.py", text)
     outcome = gate.shell(
         "python3 orphan.py; while [ ! -s answer ] && [ ! -e ran ]; do sleep 0.05; done", *rules
     )
@@ -187,8 +187,8 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
 
 
 def test_an_absent_person_allows_nothing(gate: Gate) -> None:
-    mark = gate.fence.programs.allowed
-    outcome = gate.inside(gate.fence.probe("exec", mark, "x"), rule("ask", "ask", exe=str(mark)))
+    mark = gate.sandbox.programs.allowed
+    outcome = gate.inside(gate.sandbox.probe("exec", mark, "x"), rule("ask", "ask", exe=str(mark)))
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
     event = [event for event in gate.execs() if event["exe"] == str(mark)][-1]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 from tests.support.programs import loader_of
+from tests.support.sandbox import Word
 
 CALL = """
 import ctypes, os
@@ -53,7 +53,7 @@ def test_a_script_is_not_opened_again_by_a_way_that_the_command_can_change(gate:
     (gate.project / "link").symlink_to("/usr/bin")
     allowed = [rule("ldd", "allow", exe="/usr/bin/ldd"), rule("all", "allow", exe_glob="/**")]
     assert gate.without(["link/ldd", "--version"]).exit_code == 0
-    gate.fence.ground.make(gate.project / "dir")
+    gate.sandbox.tree.make(gate.project / "dir")
     up = "../" * (len(gate.project.parts) - 1)
     # A directory that `..` leads out of can become a link as well, and a working directory can be
     # moved.
@@ -81,11 +81,11 @@ def test_a_script_is_not_opened_again_by_a_way_that_the_command_can_change(gate:
 
 def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
     """The kernel starts what PT_INTERP names, and asks nobody."""
-    gcc, ground, project = need_program("gcc"), gate.fence.ground, gate.project
-    host = ground.put(ground.root / "host.c", "int main(void) { return 0; }\n")
+    gcc, tree, project = need_program("gcc"), gate.sandbox.tree, gate.project
+    host = tree.put(tree.root / "host.c", "int main(void) { return 0; }\n")
     loader = loader_of(Path("/bin/true"))
-    denied, copied = project / "denied", ground.make(project / "lib") / "ld-own.so"
-    shutil.copy(gate.fence.programs.posing, denied)
+    denied, copied = project / "denied", tree.make(project / "lib") / "ld-own.so"
+    shutil.copy(gate.sandbox.programs.posing, denied)
     shutil.copy(loader, copied)
     loaders = {
         "own": loader,
@@ -97,34 +97,34 @@ def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
         subprocess.run(
             [gcc, "-o", project / name, f"-Wl,--dynamic-linker={named}", host], check=True
         )
-    gate.fence.tester.give(project)
-    policy = ground.put(
-        ground.root / "loaders.toml",
+    gate.sandbox.tester.give(project)
+    policy = tree.put(
+        tree.root / "loaders.toml",
         '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n'
         f'[filesystem]\nexec_globs = ["{project}/**"]\n{rule("no-d", "deny", exe=str(denied))}',
     )
     for name in (*loaders, "denied"):
         assert gate.without([f"./{name}"]).exit_code == 0
         assert bool(gate.ran()) == ("denied" in name), "the control"
-        outcome = gate.fence.tester.run(gate.command([f"./{name}"], policy), cwd=project)
+        outcome = gate.sandbox.tester.run(gate.command([f"./{name}"], policy), cwd=project)
         assert outcome.exit_code == (0 if name == "own" else 126), str(outcome)
         assert not gate.ran()
         why: list[Word] = [
-            gate.fence.installation.paddock,
+            gate.sandbox.installation.paddock,
             "why",
             "--tier",
-            gate.fence.tier,
+            gate.sandbox.tier,
             "--policy",
             policy,
         ]
-        assert gate.fence.tester.run([*why, "--exec", f"./{name}"], cwd=project).exit_code == (
+        assert gate.sandbox.tester.run([*why, "--exec", f"./{name}"], cwd=project).exit_code == (
             name != "own"
         )
 
 
 def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
     """It is no text either, which a shell would read."""
-    script = gate.fence.ground.put(
+    script = gate.sandbox.tree.put(
         gate.project / "long", f"#!/bin/echo {'x' * 300}\ntouch ran\n", mode=0o755
     )
     control = gate.without([script])
@@ -139,25 +139,25 @@ def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
 
 def test_a_search_goes_on_behind_what_is_denied_and_so_does_the_answer(gate: Gate) -> None:
     """execvp(3) takes EACCES of one directory of PATH for nothing found there."""
-    first = gate.fence.ground.make(gate.project / "first")
-    gate.fence.ground.put(first / "true", "#!/bin/false\n", mode=0o755)
+    first = gate.sandbox.tree.make(gate.project / "first")
+    gate.sandbox.tree.put(first / "true", "#!/bin/false\n", mode=0o755)
     policy = gate.policy(rule("usr", "allow", exe_glob="/usr/**"), default="deny")
     path = f"PATH={first}:/usr/bin"
-    run = gate.fence.tester.run(gate.command(["true"], policy, "--env", path), cwd=gate.project)
+    run = gate.sandbox.tester.run(gate.command(["true"], policy, "--env", path), cwd=gate.project)
     assert run.exit_code == 0, str(run)
-    dry = gate.fence.tester.run(
+    dry = gate.sandbox.tester.run(
         gate.command(["true"], policy, "--env", path, "--dry-run"), cwd=gate.project
     )
     assert dry.exit_code == 0, str(dry)
     why: list[Word] = [
-        gate.fence.installation.paddock,
+        gate.sandbox.installation.paddock,
         "why",
         "--tier",
-        gate.fence.tier,
+        gate.sandbox.tier,
         "--policy",
         policy,
     ]
-    answered = gate.fence.tester.run([*why, "--env", path, "--exec", "true"], cwd=gate.project)
+    answered = gate.sandbox.tester.run([*why, "--env", path, "--exec", "true"], cwd=gate.project)
     assert (answered.exit_code, "allowed: true (/usr/bin/true)" in answered.stdout) == (0, True), (
         str(answered)
     )
@@ -185,7 +185,7 @@ def test_a_limit_that_many_exec_calls_meet_ends_the_run(gate: Gate) -> None:
             ["sh", "-c", script], gate.forbidding, more="[limits]\nmemory_mb = 120\n"
         )
         assert outcome.exit_code != 0, str(outcome)
-        events = [event["event"] for event in gate.fence.events()]
+        events = [event["event"] for event in gate.sandbox.events()]
         assert events[-1] == "session.end", str(outcome)
         assert "limit.exceeded" in events, str(outcome)
 
@@ -196,7 +196,7 @@ def test_a_run_ends_while_others_are_on_their_way_through_the_gate(gate: Gate) -
         words = ["sh", "-c", f"({busy}) & ({busy}) & sleep 0.0{number}"]
         assert gate.inside(words, gate.forbidding).exit_code == 0
     assert not any(
-        name.isdigit() and _runs_true(name, gate.fence.tester.uid) for name in os.listdir("/proc")
+        name.isdigit() and _runs_true(name, gate.sandbox.tester.uid) for name in os.listdir("/proc")
     )
 
 
@@ -252,7 +252,7 @@ def test_a_command_that_can_write_process_memory_is_under_no_rules(gate: Gate) -
 
 
 def test_a_directory_may_be_called_as_if_it_were_gone(gate: Gate) -> None:
-    gone = gate.fence.ground.make(gate.project / "it (deleted)")
+    gone = gate.sandbox.tree.make(gate.project / "it (deleted)")
     assert gate.inside(["true"], gate.forbidding, cwd=gone).exit_code == 0
     assert [event["cwd"] for event in gate.execs()] == [str(gone)]
     script = f"mkdir gone && cd gone && rmdir {gate.project}/gone && exec /bin/true"

@@ -14,7 +14,7 @@ from tests.support.gate import Gate, rule
 
 def allowed(gate: Gate, act: str, *before: str, after: tuple[str, ...] = ()) -> str:
     """The probe's answer, which is the same without the gate."""
-    words = gate.fence.probe(act, *before, gate.fence.programs.allowed, *after)
+    words = gate.sandbox.probe(act, *before, gate.sandbox.programs.allowed, *after)
     control = gate.without(words).answer
     gate.ran()
     outcome = gate.inside(words, gate.forbidding)
@@ -43,8 +43,8 @@ def test_arguments_are_taken_as_far_as_the_kernel_takes_them(
 def test_the_last_of_many_arguments_is_judged(gate: Gate) -> None:
     words = ["x" * 100_000] * 9 + ["y"] * 5000
     denied = rule("no-word", "deny", argv_contains="word")
-    program = gate.fence.programs.allowed
-    outcome = gate.inside(gate.fence.probe("exec", program, *words, "fine"), denied)
+    program = gate.sandbox.programs.allowed
+    outcome = gate.inside(gate.sandbox.probe("exec", program, *words, "fine"), denied)
     assert (outcome.answer, len(gate.ran())) == ("ok 0", 1), outcome.stderr
     for before in (0, 4999):
         outcome = gate.inside(
@@ -55,7 +55,7 @@ def test_the_last_of_many_arguments_is_judged(gate: Gate) -> None:
 
 
 def test_bytes_that_are_no_text_are_judged_as_they_are(gate: Gate) -> None:
-    program, odd = gate.fence.programs.allowed, b"\xff\xfe\n\x1b[31m \\"
+    program, odd = gate.sandbox.programs.allowed, b"\xff\xfe\n\x1b[31m \\"
     denied = rule(
         "no-byte", "deny", exe=str(program), argv_regex=r"(?-u)\xff\xfe\\n\\x1b\[31m\\x20\\\\$"
     )
@@ -80,8 +80,11 @@ def test_pointers_that_lead_nowhere_are_the_callers_mistake(gate: Gate, what: st
 def test_no_arguments_become_one_that_is_empty(gate: Gate, act: str) -> None:
     assert allowed(gate, act) == "ok 0"
     assert gate.ran() == ["allowed"]
-    empty = rule("no-name", "deny", exe=str(gate.fence.programs.allowed), argv_regex="^$")
-    assert gate.inside(gate.fence.probe(act, gate.fence.programs.allowed), empty).answer == "EACCES"
+    empty = rule("no-name", "deny", exe=str(gate.sandbox.programs.allowed), argv_regex="^$")
+    assert (
+        gate.inside(gate.sandbox.probe(act, gate.sandbox.programs.allowed), empty).answer
+        == "EACCES"
+    )
     assert gate.ran() == []
 
 
@@ -91,7 +94,7 @@ def test_paths_are_taken_as_long_as_the_kernel_takes_them(
 ) -> None:
     assert allowed(gate, "exec-long-path", after=(str(length),)) == answer
     outcome = gate.inside(
-        gate.fence.probe("exec-long-path", gate.fence.programs.forbidden, str(length)),
+        gate.sandbox.probe("exec-long-path", gate.sandbox.programs.forbidden, str(length)),
         gate.forbidding,
     )
     assert outcome.answer == ("EACCES" if answer == "ok 0" else answer), str(outcome)
@@ -99,28 +102,28 @@ def test_paths_are_taken_as_long_as_the_kernel_takes_them(
 
 
 def test_in_a_directory_that_is_gone_programs_are_judged(gate: Gate) -> None:
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     for program, answer in ((programs.allowed, "ok 9"), (programs.forbidden, "EACCES")):
-        gone = gate.fence.ground.make(gate.project / "gone")
+        gone = gate.sandbox.tree.make(gate.project / "gone")
         # It runs, and finds no directory to leave its line in.
-        outcome = gate.inside(gate.fence.probe("exec-removed", gone, program), gate.forbidding)
+        outcome = gate.inside(gate.sandbox.probe("exec-removed", gone, program), gate.forbidding)
         assert outcome.answer == answer, str(outcome)
         assert not gone.exists()
-    gone = gate.fence.ground.make(gate.project / "gone")
-    outcome = gate.inside(gate.fence.probe("exec-removed", gone, "../x"), gate.forbidding)
+    gone = gate.sandbox.tree.make(gate.project / "gone")
+    outcome = gate.inside(gate.sandbox.probe("exec-removed", gone, "../x"), gate.forbidding)
     assert outcome.answer in ("ENOENT", "EACCES"), str(outcome)
 
 
 def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> None:
     hidden = gate.project / "hidden"
-    hidden.write_bytes(gate.fence.programs.allowed.read_bytes())
+    hidden.write_bytes(gate.sandbox.programs.allowed.read_bytes())
     hidden.chmod(0o111)
     if os.getuid() == 0:
         os.chown(hidden, 0, 0)
     rules = (gate.forbidding, rule("own", "allow", exe_glob=f"{gate.project}/*"))
-    control = gate.without(gate.fence.probe("exec", hidden, "x"))
+    control = gate.without(gate.sandbox.probe("exec", hidden, "x"))
     assert gate.ran() == ["allowed x"], str(control)
-    outcome = gate.inside(gate.fence.probe("exec", hidden, "x"), *rules)
+    outcome = gate.inside(gate.sandbox.probe("exec", hidden, "x"), *rules)
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
     assert "the file cannot be read" in outcome.stderr, str(outcome)
@@ -132,16 +135,16 @@ def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:
     """
     project = gate.project
     own = rule("own", "allow", exe_glob=f"{project}/*")
-    gate.fence.ground.put(project / "text", "echo from-a-shell\n", mode=0o755)
-    gate.fence.ground.put(project / "plain", "text\n")
+    gate.sandbox.tree.put(project / "text", "echo from-a-shell\n", mode=0o755)
+    gate.sandbox.tree.put(project / "plain", "text\n")
     (project / "broken").write_bytes(b"\x7fELF\x02\x01\x01" + b"\xff" * 200)
     (project / "broken").chmod(0o755)
     for path, answer in (
         ("./text", "ENOEXEC"), ("./broken", "ENOEXEC"), ("./plain", "EACCES"), (".", "EACCES"),
         ("/dev/null", "EACCES"), ("./none", "ENOENT"), ("./plain/x", "ENOTDIR"), ("", "ENOENT"),
     ):  # fmt: skip
-        assert gate.without(gate.fence.probe("exec", path)).answer == answer, path
-        outcome = gate.inside(gate.fence.probe("exec", path), own)
+        assert gate.without(gate.sandbox.probe("exec", path)).answer == answer, path
+        outcome = gate.inside(gate.sandbox.probe("exec", path), own)
         # What is not executable is no program either, and the gate looks at that first.
         assert outcome.answer in (answer, "ENOEXEC" if path == "./plain" else answer), (
             f"{path}: {outcome}"
@@ -150,29 +153,29 @@ def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:
 
 
 def test_scripts_are_nested_as_deep_as_the_kernel_nests_them(gate: Gate) -> None:
-    programs, project = gate.fence.programs, gate.project
+    programs, project = gate.sandbox.programs, gate.project
     own = rule("own", "allow", exe_glob=f"{project}/*")
 
     def nest(levels: int, last: Path) -> None:
         for level in range(levels):
             following = project / f"n{level + 1}" if level + 1 < levels else last
-            gate.fence.ground.put(project / f"n{level}", f"#!{following}\n", mode=0o755)
+            gate.sandbox.tree.put(project / f"n{level}", f"#!{following}\n", mode=0o755)
 
     for levels, answer in ((1, "ok 0"), (5, "ok 0"), (6, "ELOOP")):
         nest(levels, programs.allowed)
-        assert gate.without(gate.fence.probe("exec", "./n0")).answer == answer
+        assert gate.without(gate.sandbox.probe("exec", "./n0")).answer == answer
         left = gate.ran()
-        outcome = gate.inside(gate.fence.probe("exec", "./n0"), gate.forbidding, own)
+        outcome = gate.inside(gate.sandbox.probe("exec", "./n0"), gate.forbidding, own)
         assert outcome.answer == answer, str(outcome)
         assert gate.ran() == left
     nest(5, programs.forbidden)
-    assert gate.inside(gate.fence.probe("exec", "./n0"), gate.forbidding, own).answer == "EACCES"
+    assert gate.inside(gate.sandbox.probe("exec", "./n0"), gate.forbidding, own).answer == "EACCES"
     assert gate.ran() == []
 
 
 def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
-    programs = gate.fence.programs
-    sub = gate.fence.ground.make(gate.project / "sub")
+    programs = gate.sandbox.programs
+    sub = gate.sandbox.tree.make(gate.project / "sub")
     for name, program in (("a", programs.allowed), ("f", programs.forbidden)):
         (sub / name).symlink_to(program)
     outcome = gate.shell(
@@ -187,7 +190,7 @@ def test_noise_does_not_end_the_supervisor(gate: Gate) -> None:
     """Calls with any addresses, descriptors and flags; then one that is right, and one that is
     denied.
     """
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     noise = f"{programs.probe} exec-noise %d 1500"
     for seed in (1, 20261115):
         text = (

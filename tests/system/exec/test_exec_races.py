@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
 from tests.support.gate import Gate, rule
 from tests.support.programs import loader_of, roomy
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.stress import amount
 from tests.support.tester import Outcome
 from tests.support.waiting import NeverHappened
@@ -69,7 +69,7 @@ class Race:
 
 
 def race(gate: Gate, name: str, calls: int) -> Race:
-    programs, project = gate.fence.programs, gate.project
+    programs, project = gate.sandbox.programs, gate.project
     who, *rest = name.split()
     allowed, forbidden = programs.allowed, programs.forbidden
     if "script" in rest:
@@ -148,13 +148,13 @@ def race(gate: Gate, name: str, calls: int) -> Race:
         case ["directory"]:
             places = [project / "granted", project / "denied"]
             for place in places:
-                gate.fence.ground.make(place)
+                gate.sandbox.tree.make(place)
             words = [*start, str(calls), allowed, *places]
         case _:
             raise AssertionError(name)
     for path in project.glob("own-*"):
         path.chmod(0o755)
-    gate.fence.tester.give(project)
+    gate.sandbox.tester.give(project)
     return Race(words=words, rules=tuple(rules), denied=denied, places=tuple(places))
 
 
@@ -183,11 +183,11 @@ def counts(outcome: Outcome) -> tuple[int, int, int]:
 
 # Content is nothing that one looks at and then goes on.
 @pytest.mark.parametrize("name", [*(name for name in RACES if name != "rewrite content"), UNFENCED])
-def test_looking_and_letting_go_loses_the_race(fence: Fence, name: str) -> None:
-    gate = Gate(fence=fence)
+def test_looking_and_letting_go_loses_the_race(sandbox: SandboxRunner, name: str) -> None:
+    gate = Gate(sandbox=sandbox)
     run = race(gate, name, NAIVE_CALLS)
     words = [
-        gate.fence.programs.naive,
+        gate.sandbox.programs.naive,
         run.denied,
         WORDS[1],
         gate.project / "denied",
@@ -196,7 +196,7 @@ def test_looking_and_letting_go_loses_the_race(fence: Fence, name: str) -> None:
     ]
     # The race is lost by chance, so it is run until it is.
     for _ in range(MOST_RUNS):
-        outcome = gate.fence.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
+        outcome = gate.sandbox.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
         assert counts(outcome)[2] == 0, str(outcome)
         if run.bypasses(gate):
             return
@@ -219,8 +219,10 @@ def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     )
 
 
-def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(fence: Fence) -> None:
-    gate = Gate(fence=fence)
+def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(
+    sandbox: SandboxRunner,
+) -> None:
+    gate = Gate(sandbox=sandbox)
     run = race(gate, UNFENCED, CALLS)
     flags = ["--quiet", "--off", "landlock"]
     assert lost(gate, run, gate.inside(run.words, *run.rules, flags=flags, timeout_s=TIMEOUT_S)) > 0
@@ -254,7 +256,7 @@ def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(
     gate: Gate, loaded: bool
 ) -> None:
     """Its loader is told by more than its path."""
-    program = gate.fence.programs.hosted if loaded else gate.fence.programs.allowed
+    program = gate.sandbox.programs.hosted if loaded else gate.sandbox.programs.allowed
     own = rule("own", "allow", exe_glob=f"{gate.project}/own-*")
     outcome = gate.inside(["python3", "-c", VANISHES, program, "100"], own, flags=["--quiet"])
     assert outcome.exit_code == 0, str(outcome)
@@ -264,7 +266,7 @@ def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(
 def lost(gate: Gate, run: Race, outcome: Outcome) -> int:
     """Nothing ran but what was judged; so much of that did."""
     calls, ran, killed = counts(outcome)
-    print(gate.fence.tier, outcome.stdout.strip())
+    print(gate.sandbox.tier, outcome.stdout.strip())
     bypasses = run.bypasses(gate)
     assert not bypasses, f"{len(bypasses)} of {calls}: {bypasses[:3]}"
     assert calls >= CALLS, str(outcome)
@@ -277,7 +279,7 @@ def test_a_command_that_is_killed_for_its_race_ends_the_run_as_such(gate: Gate) 
     """It is waited for by those who trace it and by those who started it: its end is lost to
     neither.
     """
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     words: list[Word] = [programs.racer, "alone", "8", programs.allowed, *WORDS]
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_contains=WORDS[1])
     for _ in range(MOST_RUNS):

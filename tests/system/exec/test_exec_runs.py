@@ -17,11 +17,11 @@ import pytest
 from tests.support import jail as jails
 from tests.support import terminal
 from tests.support.features import need_program, need_root
-from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import Jail
 from tests.support.outside_targets import alive
+from tests.support.sandbox import Word
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
 
@@ -42,22 +42,22 @@ def descendants(pid: int) -> list[int]:
 
 def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: Gate) -> None:
     """While an exec waits for a person, and with a process that left its session."""
-    mark = gate.fence.programs.allowed
+    mark = gate.sandbox.programs.allowed
     text = (
         f"setsid sh -c 'touch apart; while :; do {mark} later; sleep 0.05; done' & "
         f"while :; do {mark} later; sleep 0.05; done & touch ready; wait"
     )
     policy = gate.policy(gate.forbidding)
     argv = gate.command(["sh", "-c", text], policy, "--quiet")
-    with gate.fence.tester.starting(argv, cwd=gate.project) as process:
+    with gate.sandbox.tester.starting(argv, cwd=gate.project) as process:
         wait_for(
             lambda: (gate.project / "ran").exists() and (gate.project / "apart").exists(), "it runs"
         )
-        tree = descendants(process.pid)
-        assert len(tree) >= 3
+        process_tree = descendants(process.pid)
+        assert len(process_tree) >= 3
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+        wait_for(lambda: not any(map(alive, process_tree)), "everything ended")
     count = len(gate.ran())
     assert count > 0
     # Nobody is left who could start another one.
@@ -66,14 +66,14 @@ def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: 
 
 def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Gate) -> None:
     """The supervisor is stopped, so that the call waits for it; then it is killed."""
-    mark = gate.fence.programs.allowed
+    mark = gate.sandbox.programs.allowed
     argv = gate.command(
         ["sh", "-c", f"touch ready; read line; {mark} late; touch after"],
         gate.policy(gate.forbidding),
     )
-    with gate.fence.tester.starting(argv, cwd=gate.project, stdin=subprocess.PIPE) as process:
+    with gate.sandbox.tester.starting(argv, cwd=gate.project, stdin=subprocess.PIPE) as process:
         wait_for((gate.project / "ready").exists, "it runs")
-        tree = descendants(process.pid)
+        process_tree = descendants(process.pid)
         os.kill(process.pid, signal.SIGSTOP)
         assert process.stdin
         process.stdin.write("go\n")
@@ -81,14 +81,16 @@ def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Ga
 
         def waits() -> bool:
             """Somebody is in execve(2), and nowhere else: that is 59 here and 221 there."""
-            found = set(tree) | {one for pid in tree if alive(pid) for one in descendants(pid)}
+            found = set(process_tree) | {
+                one for pid in process_tree if alive(pid) for one in descendants(pid)
+            }
             return any(_call_of(pid) in ("59", "221") for pid in found)
 
         wait_for(waits, "the call waits")
-        tree += [one for pid in tree if alive(pid) for one in descendants(pid)]
+        process_tree += [one for pid in process_tree if alive(pid) for one in descendants(pid)]
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+        wait_for(lambda: not any(map(alive, process_tree)), "everything ended")
     assert gate.ran() == []
 
 
@@ -103,7 +105,7 @@ def test_the_end_of_the_command_ends_processes_that_start_programs_all_the_time(
     gate: Gate,
 ) -> None:
     """Some of them are on their way through the gate when it ends."""
-    mark = gate.fence.programs.allowed
+    mark = gate.sandbox.programs.allowed
     loops = "".join(f"(while :; do {mark} x; done) & " for _ in range(4))
     for _ in range(5):
         outcome = gate.shell(f"{loops} until [ -s ran ]; do :; done; exit 7", gate.forbidding)
@@ -113,10 +115,10 @@ def test_the_end_of_the_command_ends_processes_that_start_programs_all_the_time(
 
 
 def test_a_shell_under_rules_has_job_control(gate: Gate) -> None:
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     words = ["bash", "--norc", "--noprofile", "-i"]
     argv = [str(word) for word in gate.command(words, gate.policy(gate.forbidding), "--quiet")]
-    with terminal.opened(gate.fence.tester, argv, cwd=gate.project) as screen:
+    with terminal.opened(gate.sandbox.tester, argv, cwd=gate.project) as screen:
         screen.line("PS1='ready$ '; echo up-$((40+2))")
         screen.shows("up-42")
         screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
@@ -143,12 +145,12 @@ def test_a_shell_under_rules_has_job_control(gate: Gate) -> None:
 
 def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -> None:
     """Ctrl-Z, from a shell outside."""
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     inner = f"true; touch ready; read line; {programs.forbidden} x; {programs.allowed} $line"
     argv = gate.command(["sh", "-c", inner], gate.policy(gate.forbidding), "--quiet")
-    gate.fence.ground.put(gate.project / "start", f"exec {shlex.join(map(str, argv))}\n")
+    gate.sandbox.tree.put(gate.project / "start", f"exec {shlex.join(map(str, argv))}\n")
     with terminal.opened(
-        gate.fence.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project
+        gate.sandbox.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project
     ) as screen:
         screen.line("PS1='ready$ '; echo up-$((40+2))")
         screen.shows("up-42")
@@ -167,18 +169,18 @@ def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -
 
 def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: Gate) -> None:
     """A task has one listener. Without a gate of its own the inner run is one more program."""
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     outer = gate.policy(gate.forbidding)
-    inner = gate.fence.ground.put(
+    inner = gate.sandbox.tree.put(
         gate.project / "inner.toml",
         '[meta]\ndefault_action = "allow"\n' + rule("x", "deny", exe="/nowhere/x"),
     )
-    paddock = gate.fence.installation.paddock
+    paddock = gate.sandbox.installation.paddock
     granted = [
         "-r",
-        f"{gate.fence.installation.root}/**",
+        f"{gate.sandbox.installation.root}/**",
         "-x",
-        f"{gate.fence.installation.root}/**",
+        f"{gate.sandbox.installation.root}/**",
     ]
     words: list[Word] = [
         paddock,
@@ -192,7 +194,7 @@ def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: 
         "x",
     ]
     argv = gate.command(words, outer, *granted)
-    outcome = gate.fence.tester.run(argv, cwd=gate.project)
+    outcome = gate.sandbox.tester.run(argv, cwd=gate.project)
     assert gate.ran() == [], str(outcome)
     assert outcome.exit_code == 125, str(outcome)
     assert "paddock:" in outcome.stderr, str(outcome)
@@ -200,8 +202,8 @@ def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: 
 
 
 def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) -> None:
-    gate, programs = full_gate, full_gate.fence.programs
-    gate.fence.ground.put(gate.project / "old" / "file", "1")
+    gate, programs = full_gate, full_gate.sandbox.programs
+    gate.sandbox.tree.put(gate.project / "old" / "file", "1")
     text = (
         f"mv old new && {programs.forbidden} x; {programs.allowed} y; mkdir a && mv a b && "
         f"rmdir b; cat new/file; "
@@ -217,7 +219,7 @@ def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) 
 
 @pytest.fixture
 def full_gate(request: pytest.FixtureRequest) -> Gate:
-    return Gate(fence=request.getfixturevalue("full"))
+    return Gate(sandbox=request.getfixturevalue("full"))
 
 
 @pytest.fixture
@@ -250,19 +252,19 @@ def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
         rule("no-cat", "deny", exe_basename="cat"),
     )
     words: list[Word] = [
-        gate.fence.installation.paddock,
+        gate.sandbox.installation.paddock,
         "audit",
         "show",
         "--json",
         "--dir",
-        gate.fence.journal,
+        gate.sandbox.journal,
     ]
     shown = f"{shlex.join(map(str, words))} "
-    told = gate.fence.tester.run(["sh", "-c", shown + ran]).stdout
+    told = gate.sandbox.tester.run(["sh", "-c", shown + ran]).stdout
     counts = {line.split()[1]: int(line.split()[0]) for line in told.splitlines()}
     assert counts[os.path.realpath("/usr/bin/env")] == 2, told
     assert not any(path.endswith("/cat") for path in counts)
-    told = gate.fence.tester.run(["sh", "-c", shown + denied]).stdout
+    told = gate.sandbox.tester.run(["sh", "-c", shown + denied]).stdout
     assert set(told.splitlines()) == {
         "no-cat\tcat own.txt"
     }  # once for each directory of PATH that has it

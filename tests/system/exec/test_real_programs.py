@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program
-from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 from tests.support.jail import roots_reach_put_aside
+from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 
 # A day's rules: some things denied, some by argument, some by content or parent, the rest allowed.
@@ -64,7 +64,7 @@ CRATE = {
 
 def copied(gate: Gate, files: dict[str, str]) -> None:
     for name, text in files.items():
-        gate.fence.ground.put(gate.project / name, text)
+        gate.sandbox.tree.put(gate.project / name, text)
 
 
 def test_git(gate: Gate) -> None:
@@ -98,11 +98,11 @@ def test_make_with_many_compilers_at_once(gate: Gate) -> None:
 def test_cargo(gate: Gate) -> None:
     """As whoever can run it: often only he who started the tests."""
     script = "command -v cargo > /dev/null && rustc --print sysroot"
-    own = gate.fence.tester.run(["sh", "-c", script])
+    own = gate.sandbox.tester.run(["sh", "-c", script])
     found = (
         own
         if own.exit_code == 0
-        else gate.fence.tester.run(["sh", "-c", script], as_root=True, env=dict(os.environ))
+        else gate.sandbox.tester.run(["sh", "-c", script], as_root=True, env=dict(os.environ))
     )
     need("cargo", found.exit_code == 0, "no cargo on this machine")
     toolchain = found.stdout.strip()
@@ -113,7 +113,7 @@ def test_cargo(gate: Gate) -> None:
             (place / name).write_text(text)
         shutil.copy(gate.policy(*RULES[:2]), place / "gate.toml")
         if found is own:
-            gate.fence.tester.give(place)
+            gate.sandbox.tester.give(place)
         build = "export CARGO_HOME=$PWD/.c && cargo build -q --offline && target/debug/small"
         flags: list[Word] = [
             "-r",
@@ -128,7 +128,7 @@ def test_cargo(gate: Gate) -> None:
         argv = gate.command(["bash", "-euc", build], place / "gate.toml", *flags)
         env = {"PATH": f"{toolchain}/bin:/usr/bin:/bin"}
         with roots_reach_put_aside() if found is not own else nullcontext():
-            outcome = gate.fence.tester.run(
+            outcome = gate.sandbox.tester.run(
                 argv, cwd=place / "crate", env=env, as_root=found is not own
             )
         assert outcome.stdout == "yes\n", str(outcome)
@@ -195,7 +195,7 @@ def test_many_processes_of_python(gate: Gate) -> None:
         """.replace("\n            ", "\n"),
     })  # fmt: skip
     # The last one needs a unix socket, which only the full tier gives.
-    methods = ["fork", "spawn", *(["forkserver"] if gate.fence.tier == "full" else [])]
+    methods = ["fork", "spawn", *(["forkserver"] if gate.sandbox.tier == "full" else [])]
     outcome = run(gate, f"python3 many.py {' '.join(methods)}")
     assert outcome.stdout.splitlines() == [f"{method} 132" for method in methods]
 
@@ -221,7 +221,7 @@ def test_pytest_with_workers(gate: Gate) -> None:
             shutil.copytree(origin.parent, lib / name)
         else:
             shutil.copy(origin, lib)
-    gate.fence.tester.give(lib)
+    gate.sandbox.tester.give(lib)
     copied(gate, {"test_many.py": """
         import os, subprocess, sys, pytest
 

@@ -14,16 +14,16 @@ import pytest
 
 from tests.support import core
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
 from tests.support.gate import Gate, rule, script
+from tests.support.sandbox import SandboxRunner, Word
 
 Way = Callable[[Gate], list[Word]]
 
 
 def _probe(act: str, *before: str, linked: bool = False) -> Way:
     def words(gate: Gate) -> list[Word]:
-        programs = gate.fence.programs
-        return gate.fence.probe(
+        programs = gate.sandbox.programs
+        return gate.sandbox.probe(
             act, *before, programs.linked if linked else programs.forbidden, "x"
         )
 
@@ -34,7 +34,7 @@ def _shell(text: str) -> Way:
     """``F`` is the denied program, ``L`` the same with a loader, ``D`` where they lie."""
 
     def words(gate: Gate) -> list[Word]:
-        programs = gate.fence.programs
+        programs = gate.sandbox.programs
         names = {"$F": programs.forbidden, "$L": programs.linked, "$D": programs.directory}
         shown = text
         for name, path in names.items():
@@ -57,32 +57,32 @@ def _loader() -> Path:
 
 
 def _by_loader(gate: Gate) -> list[Word]:
-    return [_loader(), gate.fence.programs.linked, "x"]
+    return [_loader(), gate.sandbox.programs.linked, "x"]
 
 
 def _by_loader_itself(gate: Gate) -> list[Word]:
-    return [_loader().resolve(), gate.fence.programs.linked, "x"]
+    return [_loader().resolve(), gate.sandbox.programs.linked, "x"]
 
 
 def _by_loader_link(gate: Gate) -> list[Word]:
     (gate.project / "start").symlink_to(_loader())
-    return ["bash", "-c", script("./start", gate.fence.programs.linked, "x")]
+    return ["bash", "-c", script("./start", gate.sandbox.programs.linked, "x")]
 
 
 def _by_loader_copy(gate: Gate) -> list[Word]:
     copy = f"cp {_loader().resolve()} ./start && ./start"
-    return ["bash", "-c", f"{copy} {gate.fence.programs.linked} x"]
+    return ["bash", "-c", f"{copy} {gate.sandbox.programs.linked} x"]
 
 
 def _script(*lines: str) -> Way:
     """Files s0, s1, …; the first is executed, each may name the next."""
 
     def words(gate: Gate) -> list[Word]:
-        programs = gate.fence.programs
+        programs = gate.sandbox.programs
         for index, line in enumerate(lines):
             shown = line.replace("$F", str(programs.forbidden)).replace("$P", str(gate.project))
             shown = shown.replace("$LD", str(_loader())).replace("$L", str(programs.linked))
-            gate.fence.ground.put(gate.project / f"s{index}", f"#!{shown}\n", mode=0o755)
+            gate.sandbox.tree.put(gate.project / f"s{index}", f"#!{shown}\n", mode=0o755)
         return ["bash", "-c", "./s0 x"]
 
     return words
@@ -91,7 +91,7 @@ def _script(*lines: str) -> Way:
 def _program(name: str, *words: str) -> Way:
     def found(gate: Gate) -> list[Word]:
         need_program(name)
-        return [name, *(word.replace("$F", str(gate.fence.programs.forbidden)) for word in words)]
+        return [name, *(word.replace("$F", str(gate.sandbox.programs.forbidden)) for word in words)]
 
     return found
 
@@ -110,15 +110,17 @@ WAYS: dict[str, Way] = {
     "/proc/self/fd": _probe("exec-link", "/proc/self/fd"),
     "/proc/thread-self/fd": _probe("exec-link", "/proc/thread-self/fd"),
     "/dev/fd": _probe("exec-link", "/dev/fd"),
-    "execveat": lambda gate: gate.fence.probe("exec-at", gate.fence.programs.directory, "mark-f"),
+    "execveat": lambda gate: gate.sandbox.probe(
+        "exec-at", gate.sandbox.programs.directory, "mark-f"
+    ),
     "no argv": _probe("exec-no-argv"),
     "empty argv": _probe("exec-empty-argv"),
-    "another name": lambda gate: gate.fence.probe(
-        "exec-called", gate.fence.programs.forbidden, "harmless"
+    "another name": lambda gate: gate.sandbox.probe(
+        "exec-called", gate.sandbox.programs.forbidden, "harmless"
     ),
     "hidden memory": _probe("exec-undumpable"),
-    "from itself": lambda gate: gate.fence.probe(
-        "exec-self", "exec", gate.fence.programs.forbidden, "x"
+    "from itself": lambda gate: gate.sandbox.probe(
+        "exec-self", "exec", gate.sandbox.programs.forbidden, "x"
     ),
     "loader": _by_loader,
     "loader, by its file": _by_loader_itself,
@@ -203,7 +205,7 @@ def test_what_no_rule_is_asked_about_is_told_as_whole_as_the_rest(gate: Gate) ->
 
 def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
     """The same ways, to the program that may run."""
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     for act in (
         "exec",
         "exec-raw",
@@ -214,35 +216,35 @@ def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
         "exec-nine",
         "exec-descriptor",
     ):
-        outcome = gate.inside(gate.fence.probe(act, programs.allowed, "x"), gate.forbidding)
+        outcome = gate.inside(gate.sandbox.probe(act, programs.allowed, "x"), gate.forbidding)
         assert outcome.answer == "ok 0", str(outcome)
         assert gate.ran() == ["allowed x"], str(outcome)
     outcome = gate.inside(
-        gate.fence.probe("exec-self", "exec-self", "exec", programs.allowed), gate.forbidding
+        gate.sandbox.probe("exec-self", "exec-self", "exec", programs.allowed), gate.forbidding
     )
     assert gate.ran() == ["allowed"], str(outcome)
     outcome = gate.inside(
-        gate.fence.probe("exec-at", programs.directory, "mark-a", "x"), gate.forbidding
+        gate.sandbox.probe("exec-at", programs.directory, "mark-a", "x"), gate.forbidding
     )
     assert gate.ran() == ["allowed x"], str(outcome)
 
 
 def test_threads_that_ask_at_once_get_each_its_answer(gate: Gate) -> None:
     """One is denied, one fails, one runs: nobody waits for another for ever."""
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     missing = programs.directory / "missing"
     for _ in range(5):
-        words = gate.fence.probe("exec-mixed", programs.forbidden, missing, programs.allowed, "x")
+        words = gate.sandbox.probe("exec-mixed", programs.forbidden, missing, programs.allowed, "x")
         outcome = gate.inside(words, gate.forbidding)
         assert outcome.answer == "ok 0", str(outcome)
         assert gate.ran() == ["allowed x"], str(outcome)
 
 
 def test_a_hard_link_is_another_place_and_the_same_content(gate: Gate) -> None:
-    programs, project = gate.fence.programs, gate.project
-    tools = gate.fence.ground.make(project / "tools")
+    programs, project = gate.sandbox.programs, gate.project
+    tools = gate.sandbox.tree.make(project / "tools")
     shutil.copy(programs.forbidden, tools / "tool")
-    gate.fence.tester.give(project)
+    gate.sandbox.tester.give(project)
     (project / "linked").hardlink_to(tools / "tool")
     (tools / "same").hardlink_to(tools / "tool")
     control = gate.without(["bash", "-c", "./linked x; tools/same x"])
@@ -258,7 +260,7 @@ def test_a_hard_link_is_another_place_and_the_same_content(gate: Gate) -> None:
     assert gate.ran() == ["forbidden x"], str(outcome)
     digest = (
         shutil.which("sha256sum")
-        and gate.fence.outside(["sha256sum", tools / "tool"]).stdout.split()[0]
+        and gate.sandbox.outside(["sha256sum", tools / "tool"]).stdout.split()[0]
     )
     outcome = gate.shell(
         "tools/same x; ./linked x", rule("no-content", "deny", exe_sha256=str(digest)), more
@@ -278,14 +280,14 @@ def test_a_multi_call_program_is_denied_by_the_name_it_is_called(gate: Gate) -> 
         "/bin/rm victim",
         "exec -a /x/rm busybox victim",
     ]
-    gate.fence.ground.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
+    gate.sandbox.tree.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
     for way in [*ways, "./script victim"]:
-        victim = gate.fence.ground.put(gate.project / "victim", "x")
-        gate.fence.ground.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
+        victim = gate.sandbox.tree.put(gate.project / "victim", "x")
+        gate.sandbox.tree.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
         control = gate.without(["bash", "-c", way])
         assert not victim.exists(), str(control)
-        gate.fence.ground.put(victim, "x")
-        gate.fence.ground.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
+        gate.sandbox.tree.put(victim, "x")
+        gate.sandbox.tree.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
         allowed = rule("own", "allow", exe_glob=f"{gate.project}/*")
         outcome = gate.inside(["bash", "-c", way], no_rm, allowed)
         assert victim.exists(), str(outcome)
@@ -293,39 +295,39 @@ def test_a_multi_call_program_is_denied_by_the_name_it_is_called(gate: Gate) -> 
 
 
 def test_the_interpreter_arguments_of_a_first_line_are_judged(gate: Gate) -> None:
-    programs = gate.fence.programs
+    programs = gate.sandbox.programs
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_regex="^mark-a forbid")
     own = rule("own", "allow", exe_glob=f"{gate.project}/*")
-    gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
+    gate.sandbox.tree.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
     control = gate.without(["bash", "-c", "./wrap x"])
     assert gate.ran() == ["allowed forbid ./wrap x"], str(control)
     outcome = gate.inside(["bash", "-c", "./wrap x"], denied, own)
     assert gate.ran() == [], str(outcome)
     assert outcome.exit_code == 126, str(outcome)
     # Its own name is an argument too.
-    gate.fence.ground.put(gate.project / "forbid", f"#!{programs.allowed}\n", mode=0o755)
-    outcome = gate.inside(gate.fence.probe("exec", "forbid"), denied, own)
+    gate.sandbox.tree.put(gate.project / "forbid", f"#!{programs.allowed}\n", mode=0o755)
+    outcome = gate.inside(gate.sandbox.probe("exec", "forbid"), denied, own)
     assert gate.ran() == [], str(outcome)
-    gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} fine\n", mode=0o755)
+    gate.sandbox.tree.put(gate.project / "wrap", f"#!{programs.allowed} fine\n", mode=0o755)
     outcome = gate.inside(["bash", "-c", "./wrap x"], denied, own)
     assert gate.ran() == ["allowed fine ./wrap x"], str(outcome)
     why: list[Word] = [
-        gate.fence.installation.paddock,
+        gate.sandbox.installation.paddock,
         "why",
         "--policy",
         gate.policy(denied, own),
         "--exec",
         "./wrap",
     ]
-    assert gate.fence.outside(why).exit_code == 0
-    gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
-    assert gate.fence.outside(why).exit_code == 1
+    assert gate.sandbox.outside(why).exit_code == 0
+    gate.sandbox.tree.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
+    assert gate.sandbox.outside(why).exit_code == 1
 
 
 @pytest.mark.parametrize("architecture", ["i386", "x32"])
 def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: str) -> None:
     outcome = gate.inside(
-        gate.fence.probe("exec-foreign", architecture, gate.fence.programs.forbidden),
+        gate.sandbox.probe("exec-foreign", architecture, gate.sandbox.programs.forbidden),
         gate.forbidding,
     )
     assert outcome.answer == "killed 31", str(outcome)
@@ -334,7 +336,7 @@ def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: 
 
 def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> None:
     """Inside them a loader, or any other file, can stand in a program's place."""
-    words = gate.fence.probe("exec", gate.fence.programs.allowed, "x")
+    words = gate.sandbox.probe("exec", gate.sandbox.programs.allowed, "x")
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\nnamespaces = true\n")
     assert outcome.exit_code == 125, str(outcome)
     assert "a command could mount other files over programs" in outcome.stderr
@@ -344,9 +346,9 @@ def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> No
 
 
 def test_a_caller_that_is_traced_is_refused_unless_the_policy_gives_that_up(gate: Gate) -> None:
-    programs = gate.fence.programs
-    words = gate.fence.probe("exec-traced", programs.allowed, "x")
-    assert gate.fence.outside(words).answer == "ok 0"
+    programs = gate.sandbox.programs
+    words = gate.sandbox.probe("exec-traced", programs.allowed, "x")
+    assert gate.sandbox.outside(words).answer == "ok 0"
     assert gate.ran() == ["allowed x"]
     assert gate.inside(words, gate.forbidding).answer == "EPERM"
     trace = "[syscalls]\ntrace = true\n"
@@ -358,7 +360,7 @@ def test_a_caller_that_is_traced_is_refused_unless_the_policy_gives_that_up(gate
     assert (event["ran"], event["verified"]) == (True, False)
     # What is denied stays so.
     outcome = gate.inside(
-        gate.fence.probe("exec-traced", programs.forbidden, "x"), gate.forbidding, more=trace
+        gate.sandbox.probe("exec-traced", programs.forbidden, "x"), gate.forbidding, more=trace
     )
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
@@ -373,7 +375,7 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
         "trace",
         "sh",
         "-c",
-        f"{gate.fence.programs.allowed} x",
+        f"{gate.sandbox.programs.allowed} x",
     ]
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\ntrace = true\n")
     assert gate.ran() == ["allowed x"], str(outcome)
@@ -384,12 +386,12 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
 
 
 def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
-    fence: Fence, host: dict[str, Any]
+    sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
     """No policy leaves ptrace open without the switch; a plan can."""
-    gate, programs = Gate(fence=fence), fence.programs
+    gate, programs = Gate(sandbox=sandbox), sandbox.programs
     plan = core.plan_for(
-        fence.tester,
+        sandbox.tester,
         gate.project,
         landlock_abi=host["landlock_abi"],
         read=[programs.directory],
@@ -399,12 +401,12 @@ def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
         "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1,
         "trace": False, "exec_only_granted": False, "rules": [], "approved": [],
     }  # fmt: skip
-    words = [str(word) for word in fence.probe("exec-traced", programs.allowed, "x")]
-    control = core.run_core(fence.tester, fence.installation.core, plan, words)
+    words = [str(word) for word in sandbox.probe("exec-traced", programs.allowed, "x")]
+    control = core.run_core(sandbox.tester, sandbox.installation.core, plan, words)
     assert control.answer == "ok 0", str(control)
     assert gate.ran() == ["allowed x"]
     outcome = core.run_core(
-        fence.tester, fence.installation.core, core.changed(plan, gate=held), words
+        sandbox.tester, sandbox.installation.core, core.changed(plan, gate=held), words
     )
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []

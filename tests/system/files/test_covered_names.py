@@ -9,33 +9,33 @@ import signal
 
 import pytest
 
-from tests.support.cow import tree
+from tests.support.cow import tree_entries
 from tests.support.features import need_root
-from tests.support.fence import Fence, Word, only
 from tests.support.outside_targets import listening
-from tests.support.test_tree import small_disk
+from tests.support.sandbox import SandboxRunner, Word, only
+from tests.support.tree import small_disk
 from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize("name", [".env", "app/.env", "a/b/c/.env.local", "deploy/id_ed25519"])
-def test_a_secret_of_the_project_is_closed_by_its_name(full: Fence, name: str) -> None:
-    place = full.ground.put(full.ground.project / name, "secret\n")
+def test_a_secret_of_the_project_is_closed_by_its_name(full: SandboxRunner, name: str) -> None:
+    place = full.tree.put(full.tree.project / name, "secret\n")
     for way in (place, f"/proc/self/root{place}"):
         assert full.inside(full.probe("read", way)).answer == "EACCES"
     assert full.outside(full.probe("read", place)).answer == "ok secret"
-    example = full.ground.put(place.with_name(".env.example"), "documentation\n")
+    example = full.tree.put(place.with_name(".env.example"), "documentation\n")
     assert full.inside(full.probe("read", example)).answer == "ok documentation"
 
 
-def test_a_policy_may_open_what_the_profile_closes(full: Fence) -> None:
-    place = full.ground.put(full.ground.project / ".env", "needed\n")
+def test_a_policy_may_open_what_the_profile_closes(full: SandboxRunner) -> None:
+    place = full.tree.put(full.tree.project / ".env", "needed\n")
     assert (
         full.inside(full.probe("read", place), "--open-protected", "**/.env").answer == "ok needed"
     )
 
 
-def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
-    place = full.ground.put(full.ground.project / ".env", "secret\n")
+def test_a_deny_of_a_person_can_not_be_opened(full: SandboxRunner) -> None:
+    place = full.tree.put(full.tree.project / ".env", "secret\n")
     flags = ("--deny", "**/.env", "--open-protected", "**/.env")
     assert full.inside(full.probe("read", place), *flags).answer == "EACCES"
 
@@ -44,8 +44,8 @@ def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
     "name",
     [".envrc", ".vscode/tasks.json", "a/b/.mcp.json", ".github/workflows/ci.yml", "x/.idea/a"],
 )
-def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -> None:
-    place = full.ground.put(full.ground.project / name, "as it was\n")
+def test_a_protected_name_that_is_there_stays_as_it_is(full: SandboxRunner, name: str) -> None:
+    place = full.tree.put(full.tree.project / name, "as it was\n")
     script = (
         f"echo started\necho evil > {place}\nrm -f {place}\nmv {place} {place}.old\n"
         f"chmod 777 {place}"
@@ -57,12 +57,12 @@ def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -
 
 
 @pytest.mark.parametrize("flag", ["--read", "-x"])
-def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str) -> None:
+def test_a_narrower_grant_inside_takes_no_protection_away(full: SandboxRunner, flag: str) -> None:
     """Grants add up: what the workspace lets be written can still be written there, and so has to
     be protected.
     """
-    inner = full.ground.make(full.ground.project / "inner")
-    there = full.ground.put(inner / ".envrc", "as it was\n")
+    inner = full.tree.make(full.tree.project / "inner")
+    there = full.tree.put(inner / ".envrc", "as it was\n")
     script = (
         f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\n"
         f"echo fine > {inner}/work"
@@ -75,8 +75,8 @@ def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str
     assert (there.read_text(), (inner / ".mcp.json").exists()) == ("evil\n", True)
 
 
-def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
-    project = full.ground.project
+def test_a_protected_name_that_appears_is_taken_away(full: SandboxRunner) -> None:
+    project = full.tree.project
     script = (
         f"echo started\nmkdir -p {project}/new/.vscode\n"
         f"echo evil > {project}/new/.vscode/tasks.json"
@@ -86,23 +86,25 @@ def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGTERM])
-def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | None) -> None:
+def test_no_stub_is_left_in_the_workspace(
+    full: SandboxRunner, number: signal.Signals | None
+) -> None:
     """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of
     them.
     """
-    project = full.ground.project
+    project = full.tree.project
     for name in (".env", "a/.env", ".vscode/tasks.json", "a/.git/config", "shut/x"):
-        full.ground.put(project / name, "1\n")
-    before = tree(project)
+        full.tree.put(project / name, "1\n")
+    before = tree_entries(project)
     with full.starting(
         ["sh", "-c", "echo started; read -r end"], "--deny", f"{project}/b/none", stdin=None
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        assert tree(project) == before
+        assert tree_entries(project) == before
         process.send_signal(number or signal.SIGINT)
         process.wait(timeout=120)
-    wait_for(lambda: tree(project) == before, "the workspace is as it was")
+    wait_for(lambda: tree_entries(project) == before, "the workspace is as it was")
 
 
 # A prepared repository and names, moved into place when there is no room left to keep anything.
@@ -120,17 +122,17 @@ mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
 
 
 @pytest.mark.parametrize("fill", ["", "yes"])
-def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
+def test_a_full_disk_keeps_no_protected_name(full: SandboxRunner, fill: str) -> None:
     """The store of what was taken away lies on the same disk as the workspace, and both are
     full.
     """
     need_root()
-    mark = full.ground.outside / "mark"
+    mark = full.tree.outside / "mark"
     place, store = (
-        full.ground.project,
+        full.tree.project,
         full.tester.home / ".local" / "state" / "paddock" / "sessions",
     )
-    with small_disk(full.ground, place, store):
+    with small_disk(full.tree, place, store):
         assert full.outside(["git", "init", "-q", place]).exit_code == 0
         done = full.inside(["sh", "-c", f"MARK={mark} FILL={fill}\n{FILLING}"])
         assert done.started, str(done)
@@ -156,18 +158,18 @@ if test $ALONG; then mv app v/zz; fi; mv v .githooks
 
 @pytest.mark.parametrize("along", ["", "yes"])
 def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
-    full: Fence, along: str
+    full: SandboxRunner, along: str
 ) -> None:
     """The store of what was taken away lies on another file system, so each entry is copied and
     removed.
     """
     need_root()
-    project, mark = full.ground.project, full.ground.outside / "mark"
+    project, mark = full.tree.project, full.tree.outside / "mark"
     marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
-    with small_disk(full.ground, project):
+    with small_disk(full.tree, project):
         assert full.outside(["git", "init", "-q", project]).exit_code == 0
         assert full.outside(["git", "config", "core.hooksPath", ".githooks"]).exit_code == 0
-        full.ground.put(project / "app" / ".envrc", "mine\n")
+        full.tree.put(project / "app" / ".envrc", "mine\n")
         done = full.inside(["sh", "-c", f"MARK={mark} ALONG={along}\n{HOOKS}"])
         assert done.started, str(done)
         assert not (project / ".githooks" / "pre-commit").exists(), str(done)
@@ -204,23 +206,23 @@ def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
         assert mark.exists(), "the control: such a hook is executed"
 
 
-def test_an_opened_name_can_be_written(full: Fence) -> None:
-    place = full.ground.put(full.ground.project / ".github" / "workflows" / "ci.yml", "old\n")
+def test_an_opened_name_can_be_written(full: SandboxRunner) -> None:
+    place = full.tree.put(full.tree.project / ".github" / "workflows" / "ci.yml", "old\n")
     flags: tuple[Word, ...] = ("--open-protected", "**/.github/workflows/**")
     done = full.inside(["sh", "-c", f"echo started; echo new > {place}"], *flags)
     assert (done.exit_code, place.read_text()) == (0, "new\n"), str(done)
     assert "is writable" in done.stderr
 
 
-def test_paths_in_the_configuration_of_git_are_protected(full: Fence) -> None:
-    project = full.ground.project
+def test_paths_in_the_configuration_of_git_are_protected(full: SandboxRunner) -> None:
+    project = full.tree.project
     assert full.outside(["git", "init", "-q", str(project)]).exit_code == 0
     assert (
         full.outside(["git", "-C", project, "config", "core.hooksPath", "tools/hooks"]).exit_code
         == 0
     )
-    hook = full.ground.put(project / "tools" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
-    free = full.ground.put(project / "tools" / "build", "#!/bin/sh\n", mode=0o755)
+    hook = full.tree.put(project / "tools" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
+    free = full.tree.put(project / "tools" / "build", "#!/bin/sh\n", mode=0o755)
     full.inside(
         [
             "sh",
@@ -233,9 +235,9 @@ def test_paths_in_the_configuration_of_git_are_protected(full: Fence) -> None:
     assert "fine" in free.read_text()
 
 
-def test_a_repository_above_the_workspace_counts_as_well(full: Fence) -> None:
-    project = full.ground.project
-    assert full.outside(["git", "init", "-q", full.ground.root]).exit_code == 0
+def test_a_repository_above_the_workspace_counts_as_well(full: SandboxRunner) -> None:
+    project = full.tree.project
+    assert full.outside(["git", "init", "-q", full.tree.root]).exit_code == 0
     assert full.outside(["git", "config", "core.hooksPath", "project/tools"]).exit_code == 0
     hook = project / "tools" / "pre-commit"
     planting = f"mkdir -p {hook.parent}; printf '#!/bin/sh\\n' > {hook}; chmod +x {hook}"
@@ -246,8 +248,10 @@ def test_a_repository_above_the_workspace_counts_as_well(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o300])
-def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mode: int) -> None:
-    place = full.ground.put(full.ground.project / "shut" / ".env", "secret\n")
+def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(
+    full: SandboxRunner, mode: int
+) -> None:
+    place = full.tree.put(full.tree.project / "shut" / ".env", "secret\n")
     opening = (
         f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; "
         f"cat {place} {place.parent}-moved/.env"
@@ -284,13 +288,13 @@ else:
 
 @pytest.mark.parametrize("flags", [(), ("--cow",)])
 def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
-    full: Fence, flags: tuple[str, ...]
+    full: SandboxRunner, flags: tuple[str, ...]
 ) -> None:
     """A command could leave one behind to keep all others from running."""
-    beside = full.ground.put(full.ground.project / "beside", "fine\n")
+    beside = full.tree.put(full.tree.project / "beside", "fine\n")
     made = full.inside(["python3", "-c", DEEPER, "make"])
     assert (made.started, made.exit_code) == (True, 0), str(made)
-    deepest = os.open(full.ground.project, os.O_PATH)
+    deepest = os.open(full.tree.project, os.O_PATH)
     for _ in range(30):
         above, deepest = deepest, os.open("a" * 200, os.O_PATH, dir_fd=deepest)
         os.close(above)
@@ -308,7 +312,7 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
         os.close(deepest)
 
 
-def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> None:
+def test_everything_may_be_written_but_what_the_fence_rests_on(full: SandboxRunner) -> None:
     """`write_globs = ["/**"]`: configuration, state, journal and installation stay as they are."""
     home = full.tester.home
     places = [
@@ -317,25 +321,25 @@ def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> N
         full.installation.package,
     ]
     script = "echo started\n" + "\n".join(f"echo evil > {place}/evil.toml" for place in places)
-    script += f"\necho evil > {full.ground.outside}/free"
+    script += f"\necho evil > {full.tree.outside}/free"
     done = full.inside_of_everything(
         ["sh", "-c", script], "-a", "/**", profile="base", journal=False
     )
     assert done.started, str(done)
-    assert (full.ground.outside / "free").read_text() == "evil\n", "the grant is a grant"
+    assert (full.tree.outside / "free").read_text() == "evil\n", "the grant is a grant"
     assert not [place for place in places if (place / "evil.toml").exists()]
 
 
 FLAGGED = "paddock: changed during the run, and programs outside the sandbox run them: "
 
 
-def test_a_changed_file_that_runs_outside_later_is_listed(full: Fence) -> None:
+def test_a_changed_file_that_runs_outside_later_is_listed(full: SandboxRunner) -> None:
     """Not protected, because it is the work: in place, replaced or new, at any depth; not what
     packages bring along.
     """
-    project = full.ground.project
+    project = full.tree.project
     for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
-        full.ground.put(project / name, "as it was\n")
+        full.tree.put(project / name, "as it was\n")
     acts = [
         "echo new >> Makefile",
         "echo new > old/p.tmp && mv old/p.tmp old/package.json",
@@ -349,14 +353,14 @@ def test_a_changed_file_that_runs_outside_later_is_listed(full: Fence) -> None:
     assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
 
 
-def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> None:
+def test_a_directory_that_became_a_link_to_packages_is_listed(full: SandboxRunner) -> None:
     """What packages bring along is not listed, and stays; so it must not be seen at other places
     without a word.
     """
-    project = full.ground.project
-    full.ground.put(project / "node_modules" / "old" / "index.js")
+    project = full.tree.project
+    full.tree.put(project / "node_modules" / "old" / "index.js")
     (project / "linked").symlink_to("node_modules/old")
-    full.ground.put(project / "parts" / "a" / "Makefile", "as it was\n")
+    full.tree.put(project / "parts" / "a" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["ls"]).stderr, "the control: the link was there"
     acts = (
         "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; "
@@ -366,8 +370,8 @@ def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> No
     assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
 
 
-def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> None:
-    place = full.ground.put(full.ground.project / "deep" / "Makefile", "as it was\n")
+def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: SandboxRunner) -> None:
+    place = full.tree.put(full.tree.project / "deep" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["cat", place]).stderr
     assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr
     assert (
@@ -380,11 +384,11 @@ def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> N
     )
 
 
-def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Fence) -> None:
-    project = full.ground.project
-    rules = full.ground.put(project / "build" / "rules", "as it was\n")
+def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: SandboxRunner) -> None:
+    project = full.tree.project
+    rules = full.tree.put(project / "build" / "rules", "as it was\n")
     link, kept = project / "Makefile", project / "kept" / "Makefile"
-    full.ground.put(project / "kept" / "rules", "as it was\n")
+    full.tree.put(project / "kept" / "rules", "as it was\n")
     link.symlink_to("build/rules")
     kept.symlink_to("rules")
     assert "changed during" not in full.inside(["cat", link]).stderr, "the control: nothing changed"
@@ -394,11 +398,11 @@ def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Fence)
     assert not rules.exists()
 
 
-def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
+def test_decoys_do_not_hide_a_changed_name_that_was_there(full: SandboxRunner) -> None:
     """First the names that were there, then the others by their depth; the journal has all of
     them.
     """
-    place = full.ground.put(full.ground.project / "zz" / "Makefile", "as it was\n")
+    place = full.tree.put(full.tree.project / "zz" / "Makefile", "as it was\n")
     script = (
         "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
     )
@@ -413,11 +417,11 @@ def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
 
 
 def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     """Over two runs: the time of change of a file does not change when its directory is renamed."""
-    project = full.ground.project
-    place = full.ground.put(project / "build" / "Makefile", "as it was\n")
+    project = full.tree.project
+    place = full.tree.put(project / "build" / "Makefile", "as it was\n")
     made = full.inside(
         ["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"]
     )
@@ -428,7 +432,9 @@ def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_br
     assert "changed during" not in full.inside(["true"]).stderr
 
 
-def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> None:
+def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(
+    full: SandboxRunner,
+) -> None:
     names = [
         ".env~",
         ".env.swp",
@@ -477,7 +483,7 @@ def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full:
         "id_ed25519.pub",
     ]
     for name in [*names, *free]:
-        full.ground.put(full.ground.project / name, "secret\n")
+        full.tree.put(full.tree.project / name, "secret\n")
     words = [
         "sh",
         "-c",
@@ -488,9 +494,9 @@ def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full:
     assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"
 
 
-def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence) -> None:
+def test_settings_that_a_variable_of_the_caller_names_are_protected(full: SandboxRunner) -> None:
     """The settings lie in the workspace, and programs outside find them by variables alone."""
-    project, mark = full.ground.project, full.ground.outside / "mark"
+    project, mark = full.tree.project, full.tree.outside / "mark"
     named = {
         "GIT_CONFIG_GLOBAL": "git/global",
         "BASH_ENV": "sh/env",
@@ -507,9 +513,9 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence)
         "config/starship.toml",
     ]
     for name in (*settings, "zsh/notes", "config/notes"):
-        full.ground.put(project / name, "# mine\n")
-    full.ground.put(project / "included" / "more", "# mine\n")
-    full.ground.put(project / "git" / "global", "[include]\n\tpath = ../included/more\n")
+        full.tree.put(project / name, "# mine\n")
+    full.tree.put(project / "included" / "more", "# mine\n")
+    full.tree.put(project / "git" / "global", "[include]\n\tpath = ../included/more\n")
     kept = {name: (project / name).read_text() for name in (*settings, "included/more")}
     env = {variable: str(project / name) for variable, name in named.items()}
     act = f"for name; do echo 'touch {mark}' >> $name; done; echo started"
@@ -531,10 +537,10 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence)
     assert mark.exists(), "the control: bash obeys the variable"
 
 
-def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) -> None:
-    project = full.ground.project
-    first, second = (full.ground.put(project / name, "# mine\n") for name in ("first", "second"))
-    link = full.ground.outside / "env"
+def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: SandboxRunner) -> None:
+    project = full.tree.project
+    first, second = (full.tree.put(project / name, "# mine\n") for name in ("first", "second"))
+    link = full.tree.outside / "env"
     link.symlink_to(first)
     words: list[Word] = [
         "sh",
@@ -551,8 +557,10 @@ def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) 
     assert (first.read_text(), second.read_text()) == ("evil\n", "# mine\n")
 
 
-def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fence) -> None:
-    project = full.ground.project
+def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(
+    full: SandboxRunner,
+) -> None:
+    project = full.tree.project
     acts = (
         "mkdir -p a/.hg b/.jj c/.jj/repo/store; echo ../x > a/.hg/sharedpath; "
         "echo ../x > b/.jj/repo"
@@ -586,8 +594,8 @@ _OBEYED = [
 ]
 
 
-def test_settings_that_tools_obey_unasked_are_taken_away(full: Fence) -> None:
-    project = full.ground.project
+def test_settings_that_tools_obey_unasked_are_taken_away(full: SandboxRunner) -> None:
+    project = full.tree.project
     names = [*_OBEYED, ".luacheckrc", ".yardopts", "platform.py", "sub/platform.py", "plain.txt"]
     acts = [f"mkdir -p $(dirname {name}); echo new > {name}" for name in names]
     done = full.inside(["sh", "-c", "; ".join(("echo started", *acts))])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.waiting import wait_for
 
 # Plants two names in each of 20 directories, and leaves behind a chain of directories with long
@@ -34,14 +34,14 @@ print("planted", flush=True)
 
 
 @pytest.fixture(autouse=True)
-def _removed(full: Fence) -> Iterator[None]:
+def _removed(full: SandboxRunner) -> Iterator[None]:
     """Python's own removal goes down by recursion."""
     yield
-    subprocess.run(["rm", "-rf", full.ground.project / "deep"], check=True)
+    subprocess.run(["rm", "-rf", full.tree.project / "deep"], check=True)
 
 
-def left(full: Fence) -> list[Path]:
-    project = full.ground.project
+def left(full: SandboxRunner) -> list[Path]:
+    project = full.tree.project
     assert len(list(project.glob("w*/plain"))) == 20, "the control: what is free stays"
     return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
 
@@ -57,7 +57,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_deep_tree_costs_the_supervisor_little_memory(full: Fence) -> None:
+def test_a_deep_tree_costs_the_supervisor_little_memory(full: SandboxRunner) -> None:
     measured: list[Word] = ["python3", "-c", MEASURED]
     told = full.inside(["python3", "-c", DEEP, "400", "1500", "255"], prefix=measured)
     assert told.exit_code == 0, str(told)
@@ -67,7 +67,9 @@ def test_a_deep_tree_costs_the_supervisor_little_memory(full: Fence) -> None:
     assert int(used.removeprefix("used ")) < 64 * 1024, used
 
 
-def test_a_run_short_of_memory_takes_what_was_planted_or_says_that_it_did_not(full: Fence) -> None:
+def test_a_run_short_of_memory_takes_what_was_planted_or_says_that_it_did_not(
+    full: SandboxRunner,
+) -> None:
     limited: list[Word] = ["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh"]
     told = full.inside(["python3", "-c", DEEP, "400", "2000", "255"], prefix=limited)
     assert told.stdout == "planted\n", str(told)
@@ -92,7 +94,7 @@ for number in range(20):
 """
 
 
-def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: Fence) -> None:
+def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: SandboxRunner) -> None:
     done = full.inside(["python3", "-c", LONG])
     assert done.exit_code == 0, done.stderr[-2000:]
     assert left(full) == []
@@ -102,7 +104,7 @@ def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: Fence) 
 
 @pytest.mark.parametrize(("levels", "code"), [(2040, 0), (4100, 125)])
 def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
-    full: Fence, levels: int, code: int
+    full: SandboxRunner, levels: int, code: int
 ) -> None:
     """The host makes it: a run that makes one itself ends in the same way."""
     program = (
@@ -118,7 +120,7 @@ def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_last_scan_and_the_run_says_so(
-    full: Fence, number: signal.Signals
+    full: SandboxRunner, number: signal.Signals
 ) -> None:
     wide = "import os\nfor i in range(30000): os.mkdir(f'{i:05}')\nprint('made', flush=True)"
     with full.starting(["python3", "-c", wide], "--quiet") as process:
@@ -155,10 +157,12 @@ print("read for", (last - first) if first else 0.0)
 """
 
 
-def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(full: Fence) -> None:
-    project = full.ground.project
-    full.ground.put(project / ".env", "old-secret")
-    new = full.ground.put(full.ground.root / "new", "new-secret")
+def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(
+    full: SandboxRunner,
+) -> None:
+    project = full.tree.project
+    full.tree.put(project / ".env", "old-secret")
+    new = full.tree.put(full.tree.root / "new", "new-secret")
     with full.starting(["python3", "-c", READER, "1000", "2500"]) as process:
         wait_for((project / "now").exists, "the leaves are made")
         new.rename(project / ".env")

@@ -1,7 +1,7 @@
 """Files outside the grants stay as they were, whichever call is used to reach them.
 
 Each act is tried three times: in the workspace (allowed), in a neighbour of the workspace (refused,
-and the host sees nothing changed), and on the neighbour without the fence (succeeds, so the act
+and the host sees nothing changed), and on the neighbour without the sandbox (succeeds, so the act
 itself is sound).
 """
 
@@ -16,8 +16,8 @@ import pytest
 
 from tests.support import core
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import SECRET, Ground, Snapshot
+from tests.support.sandbox import SandboxRunner, Word
+from tests.support.tree import SECRET, ProjectTree, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,29 +60,29 @@ ACTS = (
 )
 
 
-def furnish(ground: Ground, directory: Path) -> None:
-    ground.put(directory / "file.txt", SECRET + "\n")
-    ground.put(directory / "tool", "#!/bin/sh\necho ok\n", mode=0o755)
-    ground.make(directory / "empty")
+def furnish(tree: ProjectTree, directory: Path) -> None:
+    tree.put(directory / "file.txt", SECRET + "\n")
+    tree.put(directory / "tool", "#!/bin/sh\necho ok\n", mode=0o755)
+    tree.make(directory / "empty")
 
 
-def probe(fence: Fence, act: Act, directory: Path) -> list[Word]:
-    return fence.probe(*act.on(directory))
+def probe(sandbox: SandboxRunner, act: Act, directory: Path) -> list[Word]:
+    return sandbox.probe(*act.on(directory))
 
 
 @pytest.mark.parametrize("act", ACTS, ids=str)
 def test_an_act_works_in_the_workspace_and_not_beside_it(
-    fence: Fence, ground: Ground, act: Act
+    sandbox: SandboxRunner, tree: ProjectTree, act: Act
 ) -> None:
     """C-029, C-021, F-090: every operation, however spelled."""
-    furnish(ground, ground.project)
-    furnish(ground, ground.outside)
-    before = Snapshot.of(ground.outside)
+    furnish(tree, tree.project)
+    furnish(tree, tree.outside)
+    before = Snapshot.of(tree.outside)
 
-    allowed = fence.inside(probe(fence, act, ground.project), *act.flags)
-    denied = fence.inside(probe(fence, act, ground.outside), *act.flags)
-    untouched = Snapshot.of(ground.outside)
-    control = fence.outside(probe(fence, act, ground.outside))
+    allowed = sandbox.inside(probe(sandbox, act, tree.project), *act.flags)
+    denied = sandbox.inside(probe(sandbox, act, tree.outside), *act.flags)
+    untouched = Snapshot.of(tree.outside)
+    control = sandbox.outside(probe(sandbox, act, tree.outside))
 
     assert allowed.answer.startswith("ok"), str(allowed)
     assert denied.answer in act.refusals, str(denied)
@@ -95,15 +95,15 @@ def test_an_act_works_in_the_workspace_and_not_beside_it(
     "act", [act for act in ACTS if act.name in ("read", "create", "unlink")], ids=str
 )
 def test_a_directory_whose_name_begins_like_the_workspace_is_not_the_workspace(
-    fence: Fence, ground: Ground, act: Act
+    sandbox: SandboxRunner, tree: ProjectTree, act: Act
 ) -> None:
     """``/proj`` and ``/proj-evil``: grants are directories, not text."""
-    furnish(ground, ground.evil)
-    before = Snapshot.of(ground.evil)
-    denied = fence.inside(probe(fence, act, ground.evil))
+    furnish(tree, tree.evil)
+    before = Snapshot.of(tree.evil)
+    denied = sandbox.inside(probe(sandbox, act, tree.evil))
     assert denied.answer == "EACCES", str(denied)
-    assert Snapshot.of(ground.evil) == before
-    assert fence.outside(probe(fence, act, ground.evil)).answer.startswith("ok")
+    assert Snapshot.of(tree.evil) == before
+    assert sandbox.outside(probe(sandbox, act, tree.evil)).answer.startswith("ok")
 
 
 @pytest.mark.parametrize(
@@ -117,53 +117,59 @@ def test_a_directory_whose_name_begins_like_the_workspace_is_not_the_workspace(
         "{project}/directory-link/secret.txt",
     ],
 )
-def test_no_spelling_of_a_path_leads_out(fence: Fence, ground: Ground, detour: str) -> None:
-    (ground.project / "link").symlink_to(ground.secret)
-    (ground.project / "directory-link").symlink_to(ground.outside)
-    path = detour.format(project=ground.project, outside=ground.outside)
-    own = fence.inside(
-        fence.probe("read", path.replace("outside", "project").replace("secret", "own"))
+def test_no_spelling_of_a_path_leads_out(
+    sandbox: SandboxRunner, tree: ProjectTree, detour: str
+) -> None:
+    (tree.project / "link").symlink_to(tree.secret)
+    (tree.project / "directory-link").symlink_to(tree.outside)
+    path = detour.format(project=tree.project, outside=tree.outside)
+    own = sandbox.inside(
+        sandbox.probe("read", path.replace("outside", "project").replace("secret", "own"))
     )
-    denied = fence.inside(fence.probe("read", path))
-    control = fence.outside(fence.probe("read", path))
+    denied = sandbox.inside(sandbox.probe("read", path))
+    control = sandbox.outside(sandbox.probe("read", path))
     assert control.answer == f"ok {SECRET}"
     assert denied.answer == "EACCES", str(denied)
     assert "link" in detour or own.answer == "ok mine", str(own)
 
 
 @pytest.mark.parametrize("via", ["link", "rename", "exchange"])
-def test_a_file_can_not_be_carried_in_or_out(fence: Fence, ground: Ground, via: str) -> None:
+def test_a_file_can_not_be_carried_in_or_out(
+    sandbox: SandboxRunner, tree: ProjectTree, via: str
+) -> None:
     """Reading a secret after linking or moving it into the workspace; planting a file outside by
     moving it there.
     """
-    before = Snapshot.of(ground.outside)
-    carried = ground.project / "carried.txt"
+    before = Snapshot.of(tree.outside)
+    carried = tree.project / "carried.txt"
     if via == "exchange":
-        ground.put(carried, "bait\n")
-    stolen = fence.inside(fence.probe(via, ground.secret, carried))
-    planted = fence.inside(
-        fence.probe(via, ground.project / "own.txt", ground.outside / "planted.txt")
+        tree.put(carried, "bait\n")
+    stolen = sandbox.inside(sandbox.probe(via, tree.secret, carried))
+    planted = sandbox.inside(
+        sandbox.probe(via, tree.project / "own.txt", tree.outside / "planted.txt")
     )
     if via == "exchange":
-        planted = fence.inside(fence.probe(via, ground.project / "own.txt", ground.secret))
+        planted = sandbox.inside(sandbox.probe(via, tree.project / "own.txt", tree.secret))
     assert stolen.answer in ("EACCES", "EXDEV"), str(stolen)
     assert planted.answer in ("EACCES", "EXDEV"), str(planted)
-    assert Snapshot.of(ground.outside) == before
-    assert fence.outside(fence.probe(via, ground.secret, carried)).answer == "ok"
+    assert Snapshot.of(tree.outside) == before
+    assert sandbox.outside(sandbox.probe(via, tree.secret, carried)).answer == "ok"
 
 
-def test_a_nameless_file_can_not_be_given_a_name_outside(fence: Fence, ground: Ground) -> None:
-    before = Snapshot.of(ground.outside)
-    allowed = fence.inside(
-        fence.probe("tmpfile-link", ground.project, ground.project / "named.txt")
+def test_a_nameless_file_can_not_be_given_a_name_outside(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
+    before = Snapshot.of(tree.outside)
+    allowed = sandbox.inside(
+        sandbox.probe("tmpfile-link", tree.project, tree.project / "named.txt")
     )
-    denied = fence.inside(fence.probe("tmpfile-link", ground.project, ground.outside / "named.txt"))
+    denied = sandbox.inside(sandbox.probe("tmpfile-link", tree.project, tree.outside / "named.txt"))
     assert allowed.answer == "ok", str(allowed)
     assert denied.answer in ("EACCES", "EXDEV"), str(denied)
-    assert Snapshot.of(ground.outside) == before
+    assert Snapshot.of(tree.outside) == before
     assert (
-        fence.outside(
-            fence.probe("tmpfile-link", ground.project, ground.outside / "named.txt")
+        sandbox.outside(
+            sandbox.probe("tmpfile-link", tree.project, tree.outside / "named.txt")
         ).answer
         == "ok"
     )
@@ -180,7 +186,7 @@ def test_a_nameless_file_can_not_be_given_a_name_outside(fence: Fence, ground: G
     ids=["shell", "python", "perl", "static-program"],
 )
 def test_shell_interpreter_and_static_program_meet_the_same_wall(
-    fence: Fence, ground: Ground, reader: tuple[str, ...]
+    sandbox: SandboxRunner, tree: ProjectTree, reader: tuple[str, ...]
 ) -> None:
     """F-090."""
     if reader[0] == "perl":
@@ -188,13 +194,13 @@ def test_shell_interpreter_and_static_program_meet_the_same_wall(
 
     def reading(path: Path) -> list[Word]:
         return [
-            word.replace("{path}", str(path)).replace("{probe}", str(fence.programs.probe))
+            word.replace("{path}", str(path)).replace("{probe}", str(sandbox.programs.probe))
             for word in reader
         ]
 
-    allowed = fence.inside(reading(ground.project / "own.txt"))
-    denied = fence.inside(reading(ground.secret))
-    control = fence.outside(reading(ground.secret))
+    allowed = sandbox.inside(reading(tree.project / "own.txt"))
+    denied = sandbox.inside(reading(tree.secret))
+    control = sandbox.outside(reading(tree.secret))
     assert "mine" in allowed.stdout, str(allowed)
     assert denied.started, str(denied)
     assert SECRET not in denied.stdout, str(denied)
@@ -202,14 +208,16 @@ def test_shell_interpreter_and_static_program_meet_the_same_wall(
     assert SECRET in control.stdout
 
 
-def test_a_directory_descriptor_does_not_come_along(fence: Fence, ground: Ground) -> None:
+def test_a_directory_descriptor_does_not_come_along(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """An inherited descriptor of an outside directory would be a way around every path rule."""
-    directory = os.open(ground.outside, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.open(tree.outside, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        words = fence.probe("read-below", str(directory), "secret.txt")
-        denied = fence.inside(words, pass_fds=[directory])
-        held = fence.inside(fence.probe("descriptors"), pass_fds=[directory])
-        control = fence.outside(words, pass_fds=[directory])
+        words = sandbox.probe("read-below", str(directory), "secret.txt")
+        denied = sandbox.inside(words, pass_fds=[directory])
+        held = sandbox.inside(sandbox.probe("descriptors"), pass_fds=[directory])
+        control = sandbox.outside(words, pass_fds=[directory])
     finally:
         os.close(directory)
     assert denied.answer == "EBADF", str(denied)
@@ -218,23 +226,25 @@ def test_a_directory_descriptor_does_not_come_along(fence: Fence, ground: Ground
 
 
 def test_a_directory_as_standard_input_is_refused(
-    fence: Fence, ground: Ground, host: dict[str, Any]
+    sandbox: SandboxRunner, tree: ProjectTree, host: dict[str, Any]
 ) -> None:
     """By the core with its own words; the command line does not even get that far, as the
     interpreter refuses first.
     """
     plan = core.plan_for(
-        fence.tester,
-        ground.project,
+        sandbox.tester,
+        tree.project,
         landlock_abi=host["landlock_abi"],
-        read=[fence.programs.directory],
+        read=[sandbox.programs.directory],
     )
-    words = fence.probe("read-below", "0", "secret.txt")
-    directory = os.open(ground.outside, os.O_RDONLY | os.O_DIRECTORY)
+    words = sandbox.probe("read-below", "0", "secret.txt")
+    directory = os.open(tree.outside, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        by_core = core.run_core(fence.tester, fence.installation.core, plan, words, stdin=directory)
-        by_command_line = fence.inside(words, stdin=directory)
-        control = fence.outside(words, stdin=directory)
+        by_core = core.run_core(
+            sandbox.tester, sandbox.installation.core, plan, words, stdin=directory
+        )
+        by_command_line = sandbox.inside(words, stdin=directory)
+        control = sandbox.outside(words, stdin=directory)
     finally:
         os.close(directory)
     assert by_core.exit_code == 125, str(by_core)
@@ -244,11 +254,13 @@ def test_a_directory_as_standard_input_is_refused(
     assert control.answer == f"ok {SECRET}"
 
 
-def test_a_workspace_that_was_deleted_under_us_is_an_error(fence: Fence, ground: Ground) -> None:
-    gone = ground.make(ground.root / "gone")
+def test_a_workspace_that_was_deleted_under_us_is_an_error(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
+    gone = tree.make(tree.root / "gone")
     script = f'rmdir {gone}; exec "$@"'
-    words = ["sh", "-c", script, "sh", *fence.command(fence.probe("descriptors"))]
-    refused = fence.outside(words, cwd=gone)
+    words = ["sh", "-c", script, "sh", *sandbox.command(sandbox.probe("descriptors"))]
+    refused = sandbox.outside(words, cwd=gone)
     assert refused.exit_code == 125, str(refused)
     assert refused.stdout == ""
     assert refused.stderr.startswith("paddock:")
@@ -256,37 +268,39 @@ def test_a_workspace_that_was_deleted_under_us_is_an_error(fence: Fence, ground:
 
 
 def test_a_workspace_moved_away_before_the_start_is_the_one_that_is_granted(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """A stale path must not hand out whatever lies under the old name now."""
-    moved = ground.root / "moved"
-    script = f'mv {ground.project} {moved}; mv {ground.outside} {ground.project}; exec "$@"'
-    words = fence.command(fence.probe("read", ground.project / "secret.txt"))
-    denied = fence.outside(["sh", "-c", script, "sh", *words])
+    moved = tree.root / "moved"
+    script = f'mv {tree.project} {moved}; mv {tree.outside} {tree.project}; exec "$@"'
+    words = sandbox.command(sandbox.probe("read", tree.project / "secret.txt"))
+    denied = sandbox.outside(["sh", "-c", script, "sh", *words])
     assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
     assert SECRET not in denied.stdout
 
 
 def test_a_symlink_as_workspace_grants_what_it_points_to_and_nothing_beside(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    alias = ground.root / "alias"
-    alias.symlink_to(ground.project)
-    allowed = fence.inside(fence.probe("create", "new.txt"), cwd=alias)
-    denied = fence.inside(fence.probe("read", "../outside/secret.txt"), cwd=alias)
+    alias = tree.root / "alias"
+    alias.symlink_to(tree.project)
+    allowed = sandbox.inside(sandbox.probe("create", "new.txt"), cwd=alias)
+    denied = sandbox.inside(sandbox.probe("read", "../outside/secret.txt"), cwd=alias)
     assert allowed.answer == "ok", str(allowed)
-    assert (ground.project / "new.txt").exists()
+    assert (tree.project / "new.txt").exists()
     assert denied.answer == "EACCES", str(denied)
 
 
-def test_a_grant_of_another_name_does_not_open_a_denied_file(fence: Fence, full: Fence) -> None:
+def test_a_grant_of_another_name_does_not_open_a_denied_file(
+    sandbox: SandboxRunner, full: SandboxRunner
+) -> None:
     """A rule is on the file itself: granted by one name, it would be open by the denied one."""
-    denied = fence.ground.put(fence.ground.outside / "denied", "secret\n")
-    other = fence.ground.outside / "other"
+    denied = sandbox.tree.put(sandbox.tree.outside / "denied", "secret\n")
+    other = sandbox.tree.outside / "other"
     other.hardlink_to(denied)
     flags = ("--read", other, "--deny", denied)
-    for tier in (fence, full):
+    for tier in (sandbox, full):
         for name in (denied, other):
             assert tier.inside(tier.probe("read", name), *flags).answer in ("EACCES", "ENOENT")
             assert tier.inside(tier.probe("read", other), "--read", other).answer == "ok secret"
-    assert fence.outside(fence.probe("read", denied)).answer == "ok secret"
+    assert sandbox.outside(sandbox.probe("read", denied)).answer == "ok secret"

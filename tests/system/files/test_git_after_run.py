@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 # Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the
-# fence's work, so each is tried alone, and its failure is its own. The one that sleeps gives the
+# sandbox's work, so each is tried alone, and its failure is its own. The one that sleeps gives the
 # guard time to find the repository harmless first.
 PLANTS = r"""
 mark() { echo "touch $MARKS/$1"; }
@@ -52,23 +52,23 @@ exit 0
 """
 
 
-def prepared(full: Fence, place: Path) -> Path:
-    full.ground.put(place / "file", "1\n")
+def prepared(full: SandboxRunner, place: Path) -> Path:
+    full.tree.put(place / "file", "1\n")
     script = (
         "git init -q . && git add . && git -c user.name=t -c user.email=t@example.com "
         "commit -qm "
         "one"
     )
     assert full.outside(["sh", "-c", script], cwd=place).exit_code == 0
-    return full.ground.make(full.ground.outside / place.name)
+    return full.tree.make(full.tree.outside / place.name)
 
 
 def marks(place: Path) -> set[str]:
     return {mark.name for mark in place.iterdir()}
 
 
-def test_git_on_the_host_executes_nothing_that_was_planted(full: Fence) -> None:
-    project = full.ground.project
+def test_git_on_the_host_executes_nothing_that_was_planted(full: SandboxRunner) -> None:
+    project = full.tree.project
     found = prepared(full, project)
     done = full.inside(["sh", "-c", f"MARKS={found} SURVIVOR=yes\n{PLANTS}"])
     assert done.started, str(done)
@@ -76,7 +76,7 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: Fence) -> None:
     assert marks(found) == set()
     assert full.outside(["git", "status", "--porcelain"]).exit_code == 0, "the repository is whole"
 
-    control = full.ground.make(full.ground.root / "control")
+    control = full.tree.make(full.tree.root / "control")
     found = prepared(full, control)
     assert full.outside(["sh", "-c", f"MARKS={found} SURVIVOR=\n{PLANTS}"], cwd=control).started
     assert full.outside(["sh", "-c", LOOK], cwd=control).exit_code == 0
@@ -106,32 +106,32 @@ exit 0
 """
 
 
-def test_git_on_the_host_writes_through_no_link_that_was_planted(full: Fence) -> None:
+def test_git_on_the_host_writes_through_no_link_that_was_planted(full: SandboxRunner) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
-        found = prepared(full, full.ground.make(place))
-        kept = full.ground.put(full.ground.outside / f"kept-{place.name}", "kept\n")
+        found = prepared(full, full.tree.make(place))
+        kept = full.tree.put(full.tree.outside / f"kept-{place.name}", "kept\n")
         planted = f"cd {place}; MARKS={found} OUTSIDE={kept}\n{THROUGH}"
         assert run(["sh", "-c", planted]).started
         assert full.outside(["sh", "-c", AMEND], cwd=place).exit_code == 0
-        fenced = place == full.ground.project
+        fenced = place == full.tree.project
         assert (marks(found), kept.read_text() == "kept\n") == (
             (set(), True) if fenced else ({"through"}, False)
         )
         assert (place / "aside/.git/moved/HEAD").is_symlink() is not fenced
 
 
-def test_links_in_git_s_own_directory_that_were_there_before_stay(full: Fence) -> None:
-    prepared(full, full.ground.project)
-    link = full.ground.project / ".git/objects/linked"
+def test_links_in_git_s_own_directory_that_were_there_before_stay(full: SandboxRunner) -> None:
+    prepared(full, full.tree.project)
+    link = full.tree.project / ".git/objects/linked"
     assert full.outside(["ln", "-s", "pack", link]).exit_code == 0
     assert full.inside(["sh", "-c", "echo started; echo 1 > .git/x; git gc -q"]).started
     assert link.is_symlink()
 
 
-def test_git_finds_out_that_there_are_links(full: Fence) -> None:
+def test_git_finds_out_that_there_are_links(full: SandboxRunner) -> None:
     """It makes one in its directory, looks at it, and removes it."""
     script = (
         "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; "
@@ -139,22 +139,22 @@ def test_git_finds_out_that_there_are_links(full: Fence) -> None:
     )
     outcome = full.inside(["sh", "-c", script])
     assert outcome.stdout == "started\n", str(outcome)
-    assert len(list(full.ground.project.glob("r*/.git/config"))) == 8
+    assert len(list(full.tree.project.glob("r*/.git/config"))) == 8
 
 
-def test_targets_of_links_in_a_protected_directory_are_protected(full: Fence) -> None:
+def test_targets_of_links_in_a_protected_directory_are_protected(full: SandboxRunner) -> None:
     hooks = {
         "pre-commit": "../../scripts/one",
         "post-commit": "../../scripts/none",
         "post-index-change": "by",
     }
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
-        found = prepared(full, full.ground.make(place))
-        full.ground.put(place / "scripts/one", "#!/bin/sh\n", mode=0o755)
-        full.ground.put(place / "scripts/two", "#!/bin/sh\n", mode=0o755)
+        found = prepared(full, full.tree.make(place))
+        full.tree.put(place / "scripts/one", "#!/bin/sh\n", mode=0o755)
+        full.tree.put(place / "scripts/two", "#!/bin/sh\n", mode=0o755)
         links = [f"ln -s {target} .git/hooks/{name}" for name, target in hooks.items()]
         links += [
             f"ln -s {place}/chain .git/hooks/by",
@@ -171,5 +171,5 @@ def test_targets_of_links_in_a_protected_directory_are_protected(full: Fence) ->
         assert (place / "file").read_text() == "free\n", "the rest can be written"
         commit = "git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m two"
         full.outside(["sh", "-c", commit], cwd=place)
-        expected = set() if place == full.ground.project else {"one", "none"}
+        expected = set() if place == full.tree.project else {"one", "none"}
         assert marks(found) == expected

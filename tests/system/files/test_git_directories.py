@@ -1,6 +1,6 @@
 """Git directories are known by what they are, not by their name: the host's git executes nothing
 that was planted in one, and writes through no link there. Verdicts are marks on the host; each
-control does the same without the fence.
+control does the same without the sandbox.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome, Tester
 from tests.support.waiting import wait_for
 
@@ -41,9 +41,9 @@ exit 0
 """
 
 
-def made(full: Fence, place: Path, script: str = _REPOSITORY) -> Path:
+def made(full: SandboxRunner, place: Path, script: str = _REPOSITORY) -> Path:
     need_program("git")
-    done = full.outside(["sh", "-c", script], cwd=full.ground.make(place))
+    done = full.outside(["sh", "-c", script], cwd=full.tree.make(place))
     assert done.exit_code == 0, str(done)
     return place
 
@@ -51,13 +51,13 @@ def made(full: Fence, place: Path, script: str = _REPOSITORY) -> Path:
 # Where branches of a submodule lie, and by a name that is git's only where the file system folds
 # letters.
 @pytest.mark.parametrize("hidden", [".git/modules/x/refs/heads/.git", "x/.GIT"])
-def test_a_hidden_repository_executes_nothing(full: Fence, hidden: str) -> None:
+def test_a_hidden_repository_executes_nothing(full: SandboxRunner, hidden: str) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place)
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         planted = run(["sh", "-c", f"cd {place}; MARK={mark} HIDDEN={hidden}\n{_LED_TO}"])
         assert planted.started, str(planted)
         full.outside(["git", "status"], cwd=place)
@@ -93,13 +93,13 @@ print("started")
 """
 
 
-def test_a_repository_behind_a_mask_executes_nothing(full: Fence) -> None:
+def test_a_repository_behind_a_mask_executes_nothing(full: SandboxRunner) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place)
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         planted = run(["python3", "-c", _BEHIND_A_MASK, str(mark), ".env", "repository"], cwd=place)
         assert planted.started, str(planted)
         full.outside(["git", "status"], cwd=place)
@@ -107,10 +107,10 @@ def test_a_repository_behind_a_mask_executes_nothing(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("hide", [".env", ".vscode"])
-def test_nothing_protected_is_left_behind_a_mask(full: Fence, hide: str) -> None:
+def test_nothing_protected_is_left_behind_a_mask(full: SandboxRunner, hide: str) -> None:
     """What was denied before the run is the person's, and stays as it is."""
-    project = full.ground.project
-    full.ground.put(project / "own" / hide / ".envrc", "mine\n")
+    project = full.tree.project
+    full.tree.put(project / "own" / hide / ".envrc", "mine\n")
     done = full.inside(["python3", "-c", _BEHIND_A_MASK, "", hide, "name"], "--deny", f"**/{hide}")
     assert done.started, str(done)
     assert not (project / "x" / hide / ".envrc").exists()
@@ -129,17 +129,17 @@ chmod +x $1/post-index-change; }
 
 @pytest.mark.parametrize(("key", "value"), _RELATIVE)
 def test_a_new_work_tree_executes_nothing_by_a_relative_value(
-    full: Fence, key: str, value: str
+    full: SandboxRunner, key: str, value: str
 ) -> None:
     """What the value means in the work tree that was there is read-only; in another place it means
     another file.
     """
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place, f"{_REPOSITORY}; git config {key} '{value}'")
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         add = (
             "git worktree add -q -b deep deep/wt; cd deep/wt; hook tools/hooks; "
             "hook ../tools/hooks; cd ../.."
@@ -159,16 +159,16 @@ def test_a_new_work_tree_executes_nothing_by_a_relative_value(
 # The entry's name is none that a listing by names without a dot shows, or it says that the work
 # tree is elsewhere.
 @pytest.mark.parametrize("rename", ["N=.N", "echo $PWD/other/.git > .git/worktrees/wt/gitdir"])
-def test_a_value_counts_wherever_a_git_file_leads(full: Fence, rename: str) -> None:
+def test_a_value_counts_wherever_a_git_file_leads(full: SandboxRunner, rename: str) -> None:
     """The run makes a work tree; the person sets a relative value; the next run finds what the
     value means there.
     """
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place)
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         move = (
             "E=$PWD/.git/worktrees; [ $N = wt ] || { mv $E/wt $E/$N; echo gitdir: "
             "$E/$N > wt/.git; }"
@@ -186,10 +186,10 @@ def test_a_value_counts_wherever_a_git_file_leads(full: Fence, rename: str) -> N
         assert mark.exists() is (run == full.outside)
 
 
-def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) -> None:
+def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: SandboxRunner) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(
             full,
@@ -197,7 +197,7 @@ def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) 
             f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; "
             f"git config core.hooksPath tools/hooks",
         )
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         assert run(
             ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook moved/tools/hooks; exit 0"],
             cwd=place,
@@ -209,8 +209,8 @@ def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) 
         assert mark.exists() is (run == full.outside)
 
 
-def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
-    mark = full.ground.outside / "mark"
+def test_a_name_that_is_denied_and_protected_is_not_left(full: SandboxRunner) -> None:
+    mark = full.tree.outside / "mark"
     config = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "touch {mark}; false"\\n'
     make = f"mkdir -p n p/objects p/refs; printf '{config}' > p/config"
     plant = (
@@ -218,21 +218,21 @@ def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
         f"refs/heads/main > n/.git/HEAD; exit 0"
     )
     assert full.inside(["sh", "-c", plant], "--deny", "**/.git/config").started
-    full.outside(["git", "status"], cwd=full.ground.project / "n")
+    full.outside(["git", "status"], cwd=full.tree.project / "n")
     assert not mark.exists()
     full.outside(["sh", "-c", plant])
-    full.outside(["git", "status"], cwd=full.ground.project / "n")
+    full.outside(["git", "status"], cwd=full.tree.project / "n")
     assert mark.exists(), "the plant is good"
 
 
-def test_a_denied_name_that_its_owner_replaces_stays(full: Fence) -> None:
+def test_a_denied_name_that_its_owner_replaces_stays(full: SandboxRunner) -> None:
     """It is protected as well. The host puts another file at the name while the command waits."""
-    name = full.ground.put(full.ground.project / ".envrc", "old\n")
-    new = full.ground.put(full.ground.outside / "new", "new\n")
-    done = full.ground.project / "done"
+    name = full.tree.put(full.tree.project / ".envrc", "old\n")
+    new = full.tree.put(full.tree.outside / "new", "new\n")
+    done = full.tree.project / "done"
     script = "echo started; touch ready; while [ ! -e done ]; do sleep 0.05; done; cat .envrc"
     with full.starting(["sh", "-c", script], "--deny", "**/.envrc") as started:
-        while not (full.ground.project / "ready").exists():
+        while not (full.tree.project / "ready").exists():
             assert started.poll() is None
         full.outside(["mv", new, name])
         full.outside(["touch", done])
@@ -242,11 +242,11 @@ def test_a_denied_name_that_its_owner_replaces_stays(full: Fence) -> None:
     assert name.read_text() == "new\n"
 
 
-def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fence) -> None:
+def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: SandboxRunner) -> None:
     """Git writes core.worktree for a submodule; work trees that are linked to it have other
     places.
     """
-    sub = made(full, full.ground.outside / "source")
+    sub = made(full, full.tree.outside / "source")
     script = (
         f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule "
         f"--quiet add "
@@ -254,11 +254,11 @@ def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fen
     )
     config = "git -C sub config core.hooksPath tools/hooks && git -C sub worktree add -q ../linked"
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place, f"{script} && {config}; mkdir -p linked/tools/hooks")
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         assert run(
             ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook linked/tools/hooks; exit 0"],
             cwd=place,
@@ -270,7 +270,7 @@ def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fen
         assert mark.exists() is (run == full.outside)
 
 
-def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> None:
+def test_a_work_tree_is_added_where_every_value_means_the_same(full: SandboxRunner) -> None:
     """`.husky` is protected by its name in every directory, and a program by its whole path is the
     same everywhere.
     """
@@ -278,7 +278,7 @@ def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> N
         "git config core.hooksPath .husky/_; git config credential.helper '!/usr/bin/gh auth "
         "git-credential'"
     )
-    project = made(full, full.ground.project, f"{_REPOSITORY}; {config}")
+    project = made(full, full.tree.project, f"{_REPOSITORY}; {config}")
     done = full.inside(
         [
             "sh",
@@ -293,14 +293,14 @@ def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> N
 
 @pytest.mark.parametrize(("key", "value"), _RELATIVE)
 def test_a_repository_stays_where_its_relative_values_are_meant_from(
-    full: Fence, key: str, value: str
+    full: SandboxRunner, key: str, value: str
 ) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         nested = made(full, place / "nested", f"{_REPOSITORY}; git config {key} '{value}'")
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         move = "mkdir deep; mv nested deep/nested && ln -s deep/nested nested; mkdir -p deep/nested"
         plant = "hook deep/nested/tools/hooks; hook deep/tools/hooks"
         assert run(
@@ -314,9 +314,9 @@ def test_a_repository_stays_where_its_relative_values_are_meant_from(
         assert mark.exists() is (run == full.outside)
 
 
-def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> None:
-    project = full.ground.project
-    sub = made(full, full.ground.outside / "sub")
+def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: SandboxRunner) -> None:
+    project = full.tree.project
+    sub = made(full, full.tree.outside / "sub")
     script = (
         f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule "
         f"--quiet add "
@@ -335,7 +335,7 @@ def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> 
 class Bare:
     """``top`` holds the bare repository ``.bare`` and the worktree ``feature``."""
 
-    fence: Fence
+    sandbox: SandboxRunner
     top: Path
     victim: Path
 
@@ -345,13 +345,15 @@ class Bare:
 
     def run(self, script: str, *, cwd: Path, fenced: bool = True) -> Outcome:
         words = ["sh", "-c", f"echo started; {_WHO}{script}"]
-        return self.fence.inside(words, cwd=cwd) if fenced else self.fence.outside(words, cwd=cwd)
+        return (
+            self.sandbox.inside(words, cwd=cwd) if fenced else self.sandbox.outside(words, cwd=cwd)
+        )
 
     def commits(self) -> None:
         script = (
             f"{_WHO}echo 2 > new; git add new; git commit -q --allow-empty -m 'written through'"
         )
-        self.fence.outside(["sh", "-c", script], cwd=self.top / "feature")
+        self.sandbox.outside(["sh", "-c", script], cwd=self.top / "feature")
 
 
 _PLANT = (
@@ -361,18 +363,16 @@ _PLANT = (
 
 
 @pytest.fixture
-def bare(full: Fence) -> Bare:
-    source = made(full, full.ground.outside / "source")
-    top = full.ground.make(full.ground.root / "w")
+def bare(full: SandboxRunner) -> Bare:
+    source = made(full, full.tree.outside / "source")
+    top = full.tree.make(full.tree.root / "w")
     made(
         full,
         top,
         f"git clone -q --bare {source} .bare; cd .bare; "
         f"git worktree add -q -b feature ../feature main",
     )
-    return Bare(
-        fence=full, top=top, victim=full.ground.put(full.ground.outside / "bashrc", "mine\n")
-    )
+    return Bare(sandbox=full, top=top, victim=full.tree.put(full.tree.outside / "bashrc", "mine\n"))
 
 
 @pytest.mark.parametrize("workspace", ["feature", "."])
@@ -412,7 +412,7 @@ def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
         cwd=bare.top,
     )
     assert done.exit_code == 0, str(done)
-    log = bare.fence.outside(["git", "log", "--format=%s"], cwd=bare.top / "second")
+    log = bare.sandbox.outside(["git", "log", "--format=%s"], cwd=bare.top / "second")
     assert log.stdout.split() == ["second", "more", "inside", "one"], str(log)
 
 
@@ -436,16 +436,16 @@ touch ../planted; while ! test -e ../end; do sleep 0.01; done
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("place", ["old.repo", "new.repo"])
 def test_a_repository_that_its_owner_moves_is_protected_where_it_is(
-    full: Fence, place: str, is_killed: bool
+    full: SandboxRunner, place: str, is_killed: bool
 ) -> None:
-    project, mark = made(full, full.ground.project), full.ground.outside / "mark"
-    victim = full.ground.put(full.ground.outside / "bashrc", "mine\n")
+    project, mark = made(full, full.tree.project), full.tree.outside / "mark"
+    victim = full.tree.put(full.tree.outside / "bashrc", "mine\n")
     made(
         full,
         project,
         "git clone -q --bare . old.repo; mkdir evil; cp -r old.repo/objects old.repo/refs evil",
     )
-    full.ground.put(
+    full.tree.put(
         project / "evil" / "config", f'[core]\n\tbare = true\n[alias]\n\tx = "!touch {mark}"\n'
     )
     here, config = project / place, (project / "old.repo" / "config").read_bytes()
@@ -457,14 +457,14 @@ def test_a_repository_that_its_owner_moves_is_protected_where_it_is(
             os.kill(process.pid, signal.SIGSTOP)
         if not here.exists():
             (project / "old.repo").rename(here)
-        full.ground.put(project / "go")
+        full.tree.put(project / "go")
         wait_for(lambda: (project / "planted").exists(), "the command has planted its names")
         if is_killed:
             assert all(os.path.lexists(here / part) for part in _PARTS), (
                 "the control: they can be planted"
             )
             os.kill(process.pid, signal.SIGKILL)
-        full.ground.put(project / "end")
+        full.tree.put(project / "end")
         process.wait(timeout=120)
     assert full.inside(["true"]).exit_code == 0
     assert [part for part in _PARTS if os.path.lexists(here / part)] == []
@@ -474,16 +474,16 @@ def test_a_repository_that_its_owner_moves_is_protected_where_it_is(
     )
     full.outside(["git", "x"], cwd=here)
     assert not mark.exists()
-    full.ground.put(here / "commondir", "../evil\n")
+    full.tree.put(here / "commondir", "../evil\n")
     full.outside(["git", "x"], cwd=here)
     assert mark.exists(), "the control: git obeys it"
 
 
-def test_no_directory_above_a_repository_is_renamed(full: Fence) -> None:
+def test_no_directory_above_a_repository_is_renamed(full: SandboxRunner) -> None:
     """One without a configuration, as fixtures and backups are: nothing in it is locked and holds
     its path.
     """
-    project, mark = made(full, full.ground.project), full.ground.outside / "mark"
+    project, mark = made(full, full.tree.project), full.tree.outside / "mark"
     made(
         full,
         project,
@@ -504,13 +504,13 @@ def test_no_directory_above_a_repository_is_renamed(full: Fence) -> None:
     assert not mark.exists()
     assert full.outside(["sh", "-c", f"mv tests other; {plant}"]).exit_code == 0
     assert full.outside(push).exit_code == 0
-    assert mark.exists(), "the control: without the fence it is moved, and such a hook runs"
+    assert mark.exists(), "the control: without the sandbox it is moved, and such a hook runs"
 
 
-def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) -> None:
+def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: SandboxRunner) -> None:
     """It is known by its place too: at another name git would write through it."""
-    project = made(full, full.ground.project)
-    victim = full.ground.put(full.ground.outside / "bashrc", "mine\n")
+    project = made(full, full.tree.project)
+    victim = full.tree.put(full.tree.outside / "bashrc", "mine\n")
     full.outside(["ln", "-s", victim, ".git/kept"])
     full.outside(["ln", "-s", victim, ".git/other"])
     assert full.inside(["sh", "-c", "echo started; mv .git/kept .git/logs/HEAD"]).started
@@ -522,22 +522,22 @@ def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) ->
     assert "written through" in victim.read_text(), "the plant is good"
 
 
-def test_paths_that_an_included_configuration_names_are_protected(full: Fence) -> None:
+def test_paths_that_an_included_configuration_names_are_protected(full: SandboxRunner) -> None:
     """Of a repository below the workspace, by a chain of includes, whatever their conditions."""
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         nested = made(
             full,
-            full.ground.make(place / "nested"),
+            full.tree.make(place / "nested"),
             f"{_REPOSITORY}; mkdir -p tools/hooks; "
             f"printf '[include]\\n\\tpath = more\\n' > .gitconfig;"
             "printf '[core]\\n\\thooksPath = tools/hooks\\n' > more; "
             "git config include.path ../.gitconfig;"
             "printf '#!/bin/sh\\n' > tools/hooks/pre-commit; chmod +x tools/hooks/pre-commit",
         )
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         plant = (
             f"echo started; cd {nested}; printf '#!/bin/sh\\ntouch {mark}\\n' > "
             f"tools/hooks/pre-commit; exit 0"
@@ -556,11 +556,11 @@ def test_paths_that_an_included_configuration_names_are_protected(full: Fence) -
             assert (nested / "more").read_text() == "[core]\n\thooksPath = tools/hooks\n"
 
 
-def test_a_configuration_that_can_not_be_read_ends_the_start(full: Fence) -> None:
-    nested = made(full, full.ground.project / "nested")
+def test_a_configuration_that_can_not_be_read_ends_the_start(full: SandboxRunner) -> None:
+    nested = made(full, full.tree.project / "nested")
     (nested / "included").write_text("[core]\n")
     (nested / "included").chmod(0)
-    full.ground.tester.give(nested)
+    full.tree.tester.give(nested)
     assert full.inside(["true"]).exit_code == 0
     full.outside(["git", "config", "include.path", "../included"], cwd=nested)
     refused = full.inside(["true"])
@@ -569,14 +569,14 @@ def test_a_configuration_that_can_not_be_read_ends_the_start(full: Fence) -> Non
 
 
 @pytest.fixture
-def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
+def dotfiles(full: SandboxRunner, tester: Tester) -> Iterator[Path]:
     """A repository of settings that the home links to, as `stow` lays it out."""
     need(
         "root",
         tester.disposable,
         "an ordinary user's own start-up files are not the tests' to write",
     )
-    dot = full.ground.make(full.ground.root / "dot")
+    dot = full.tree.make(full.tree.root / "dot")
     names = {
         ".gitconfig": "git/.gitconfig",
         ".bashrc": "bash/.bashrc",
@@ -587,7 +587,7 @@ def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
         (tester.home / name).parent.mkdir(parents=True, exist_ok=True)
         if (tester.home / name).exists():
             (tester.home / name).rename(aside[name])
-        target = full.ground.put(
+        target = full.tree.put(
             dot / inside / "config.fish" if name == ".config/fish" else dot / inside, "# mine\n"
         )
         (tester.home / name).symlink_to(dot / inside)
@@ -600,15 +600,17 @@ def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
             kept.rename(tester.home / name)
 
 
-def test_the_settings_that_the_home_links_to_are_protected(full: Fence, dotfiles: Path) -> None:
-    mark = full.ground.outside / "mark"
+def test_the_settings_that_the_home_links_to_are_protected(
+    full: SandboxRunner, dotfiles: Path
+) -> None:
+    mark = full.tree.outside / "mark"
     evil = f'printf "[core]\\n\\tfsmonitor = \\"touch {mark}; false\\"\\n" >> git/.gitconfig'
     script = (
         f"echo started; {evil}; echo evil >> bash/.bashrc; "
         f"echo evil >> config/fish/config.fish; "
         f"echo 1 > free"
     )
-    repository = made(full, full.ground.outside / "any")
+    repository = made(full, full.tree.outside / "any")
     assert full.inside(["sh", "-c", script], cwd=dotfiles).started
     assert (dotfiles / "free").exists()
     full.outside(["git", "status"], cwd=repository)
@@ -621,7 +623,7 @@ def test_the_settings_that_the_home_links_to_are_protected(full: Fence, dotfiles
 
 
 def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspace(
-    full: Fence, tester: Tester
+    full: SandboxRunner, tester: Tester
 ) -> None:
     need(
         "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence
-from tests.support.test_tree import SECRET
+from tests.support.sandbox import SandboxRunner
+from tests.support.tree import SECRET
 from tests.system.files.test_git_directories import made
 
 # An index with one more entry, whose path is in the git directory.
@@ -43,13 +43,13 @@ os.rename(".git/new", ".git/index")
 
 
 @pytest.mark.parametrize("path", [".git/hooks/post-checkout", "../planted"])
-def test_an_index_names_no_file_outside_the_work_tree(full: Fence, path: str) -> None:
+def test_an_index_names_no_file_outside_the_work_tree(full: SandboxRunner, path: str) -> None:
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place)
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         planted = run(["python3", "-c", _INDEX, path, f"#!/bin/sh\ntouch {mark}\n"], cwd=place)
         assert planted.started, str(planted)
         full.outside(["git", "checkout", "."], cwd=place)
@@ -61,8 +61,8 @@ def test_an_index_names_no_file_outside_the_work_tree(full: Fence, path: str) ->
         full.outside(["rm", "-f", place / path])
 
 
-def test_an_honest_index_stays(full: Fence) -> None:
-    place = made(full, full.ground.project)
+def test_an_honest_index_stays(full: SandboxRunner) -> None:
+    place = made(full, full.tree.project)
     script = (
         "set -e; echo started; echo 2 > other; git add other; "
         "git -c user.name=a -c user.email=a@b commit -qm two"
@@ -73,16 +73,16 @@ def test_an_honest_index_stays(full: Fence) -> None:
     assert full.outside(["git", "ls-files"], cwd=place).stdout == "file\nother\n"
 
 
-def test_no_resolution_that_the_command_made_up_copies_a_secret(full: Fence) -> None:
+def test_no_resolution_that_the_command_made_up_copies_a_secret(full: SandboxRunner) -> None:
     script = """echo started; mkdir -p .git/rr-cache/1111111111111111111111111111111111111111
         echo > .git/rr-cache/1111111111111111111111111111111111111111/preimage
         printf '1111111111111111111111111111111111111111\\t%s\\0' "$0" > .git/MERGE_RR"""
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         made(full, place)
-        planted = run(["sh", "-c", script, str(full.ground.secret)], cwd=place)
+        planted = run(["sh", "-c", script, str(full.tree.secret)], cwd=place)
         assert planted.started, str(planted)
         work = "echo x >> file; git -c user.name=a -c user.email=a@b commit -qam mine"
         assert full.outside(["sh", "-c", work], cwd=place).exit_code == 0
@@ -98,8 +98,8 @@ def test_no_resolution_that_the_command_made_up_copies_a_secret(full: Fence) -> 
      "refs/replace/x",
      "rr-cache/x", "worktrees/w/rebase-merge/strategy"],
 )  # fmt: skip
-def test_state_that_git_obeys_does_not_appear(full: Fence, part: str) -> None:
-    place = made(full, full.ground.project)
+def test_state_that_git_obeys_does_not_appear(full: SandboxRunner, part: str) -> None:
+    place = made(full, full.tree.project)
     planted = full.inside(
         ["sh", "-c", f"echo started; mkdir -p $(dirname .git/{part}); echo evil > .git/{part}"]
     )
@@ -110,8 +110,8 @@ def test_state_that_git_obeys_does_not_appear(full: Fence, part: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "stays"), [("3\n", True), ("$(touch x)1\n", False)])
-def test_counts_of_a_rebase_are_digits(full: Fence, content: str, stays: bool) -> None:
-    place = made(full, full.ground.project)
+def test_counts_of_a_rebase_are_digits(full: SandboxRunner, content: str, stays: bool) -> None:
+    place = made(full, full.tree.project)
     planted = full.inside(
         [
             "sh",
@@ -124,8 +124,8 @@ def test_counts_of_a_rebase_are_digits(full: Fence, content: str, stays: bool) -
     assert (place / ".git/rebase-merge/msgnum").exists() is stays
 
 
-def test_apply_holds_back_an_index_that_names_a_hook(full: Fence) -> None:
-    place: Path = made(full, full.ground.project)
+def test_apply_holds_back_an_index_that_names_a_hook(full: SandboxRunner) -> None:
+    place: Path = made(full, full.tree.project)
     ran = full.inside(["python3", "-c", _INDEX, ".git/hooks/post-checkout", "#!/bin/sh\n"], "--cow")
     assert ran.started, str(ran)
     before = (place / ".git/index").read_bytes()

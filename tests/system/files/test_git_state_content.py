@@ -2,7 +2,7 @@
 options of an unfinished `git am`, packed refs, and names that are neither file nor directory.
 
 A command writes them in one run. The host's git does its work afterwards, and files of the host are
-the verdict. Each control does the same without the fence.
+the verdict. Each control does the same without the sandbox.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.system.files.test_git_directories import made
 
@@ -23,11 +23,11 @@ _WHO = (
 Run = Callable[..., Outcome]
 
 
-def _both(full: Fence, script: str) -> Iterator[tuple[Path, Run, bool]]:
+def _both(full: SandboxRunner, script: str) -> Iterator[tuple[Path, Run, bool]]:
     """A repository for the control, then one for the run inside, which is the last value."""
     for place, run in (
-        (full.ground.root / "control", full.outside),
-        (full.ground.project, full.inside),
+        (full.tree.root / "control", full.outside),
+        (full.tree.project, full.inside),
     ):
         yield (
             made(full, place, f"{_WHO}set -e; git init -q -b main .; {script}"),
@@ -36,7 +36,7 @@ def _both(full: Fence, script: str) -> Iterator[tuple[Path, Run, bool]]:
         )
 
 
-def _host(full: Fence, place: Path, script: str) -> Outcome:
+def _host(full: SandboxRunner, place: Path, script: str) -> Outcome:
     return full.outside(["sh", "-c", _WHO + script], cwd=place)
 
 
@@ -65,11 +65,11 @@ else:
 
 
 @pytest.mark.parametrize("how", ["write", "mapping"])
-def test_an_index_written_in_place_is_judged(full: Fence, how: str) -> None:
+def test_an_index_written_in_place_is_judged(full: SandboxRunner, how: str) -> None:
     script = """mkdir -p xgit/hooks; echo 1 > xgit/hooks/post-checkout; chmod +x xgit/hooks/*
         git add .; git commit -qm 1"""
     for place, run, inside in _both(full, script):
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         planted = run(["python3", "-c", _IN_PLACE, how, f"#!/bin/sh\ntouch {mark}\n"], cwd=place)
         assert (planted.exit_code, planted.started) == (0, True), str(planted)
         _host(full, place, "git checkout .")
@@ -77,7 +77,7 @@ def test_an_index_written_in_place_is_judged(full: Fence, how: str) -> None:
         assert (".git/index" in planted.stderr) is inside
 
 
-def test_a_count_written_in_place_is_judged(full: Fence) -> None:
+def test_a_count_written_in_place_is_judged(full: SandboxRunner) -> None:
     script = (
         "mkdir .git/rebase-merge; echo 1 > .git/rebase-merge/msgnum; echo 2 > .git/rebase-merge/end"
     )
@@ -100,10 +100,10 @@ git checkout -q main
 """
 
 
-def test_options_of_an_unfinished_rebase_write_no_file(full: Fence) -> None:
+def test_options_of_an_unfinished_rebase_write_no_file(full: SandboxRunner) -> None:
     for place, run, inside in _both(full, f"{_CONFLICT} git rebase --apply b || :"):
         assert (place / ".git/rebase-apply/apply-opt").exists(), "git has stopped at the conflict"
-        target = full.ground.outside / f"written-{place.name}"
+        target = full.tree.outside / f"written-{place.name}"
         script = "echo started; echo \"'--build-fake-ancestor=$0'\" > .git/rebase-apply/apply-opt"
         planted = run(["sh", "-c", script, target], cwd=place)
         assert planted.started, str(planted)
@@ -112,8 +112,8 @@ def test_options_of_an_unfinished_rebase_write_no_file(full: Fence) -> None:
         assert target.exists() is not inside, str(planted)
 
 
-def test_git_am_and_rebase_go_on_inside(full: Fence) -> None:
-    place = made(full, full.ground.project, f"{_WHO}set -e; git init -q -b main .; {_CONFLICT}")
+def test_git_am_and_rebase_go_on_inside(full: SandboxRunner) -> None:
+    place = made(full, full.tree.project, f"{_WHO}set -e; git init -q -b main .; {_CONFLICT}")
     begin = "echo started; ! git rebase --apply --whitespace=fix -C2 b"
     begun = full.inside(["sh", "-c", _WHO + begin])
     assert (begun.exit_code, begun.started) == (0, True), str(begun)
@@ -129,7 +129,9 @@ def test_git_am_and_rebase_go_on_inside(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("part", ["gpg_sign_opt", "strategy", "strategy_opts"])
-def test_other_options_do_not_appear_in_an_unfinished_rebase(full: Fence, part: str) -> None:
+def test_other_options_do_not_appear_in_an_unfinished_rebase(
+    full: SandboxRunner, part: str
+) -> None:
     for place, run, inside in _both(full, "mkdir .git/rebase-apply"):
         planted = run(["sh", "-c", f"echo started; echo x > .git/rebase-apply/{part}"], cwd=place)
         assert planted.started, str(planted)
@@ -171,10 +173,10 @@ os.rename(".git/new", ".git/index")
 
 
 @pytest.mark.parametrize("extension", ["ZZZZ", "TREE"])
-def test_threads_of_git_read_no_other_index(full: Fence, extension: str) -> None:
+def test_threads_of_git_read_no_other_index(full: SandboxRunner, extension: str) -> None:
     script = "git config index.threads 2; echo 1 > file; git add file; git commit -qm one"
     for place, run, inside in _both(full, script):
-        mark = full.ground.outside / f"mark-{place.name}"
+        mark = full.tree.outside / f"mark-{place.name}"
         words = ["python3", "-c", _HIDDEN, f"#!/bin/sh\ntouch {mark}\n", place / "copy", extension]
         planted = run(words, cwd=place)
         assert (planted.exit_code, planted.started) == (0, True), str(planted)
@@ -187,13 +189,13 @@ def test_threads_of_git_read_no_other_index(full: Fence, extension: str) -> None
 # Git writes IEOT for several blocks, and for "true" only if there are three processors.
 @pytest.mark.parametrize(("threads", "version"), [("true", 2), ("4", 2), ("4", 4)])
 def test_an_index_that_git_writes_for_threads_stays(
-    full: Fence, threads: str, version: int
+    full: SandboxRunner, threads: str, version: int
 ) -> None:
     script = f"""git config index.threads {threads}; git config index.version {version}
         o=$(echo 1 | git hash-object -w --stdin)
         for n in $(seq 20500); do printf '100644 %s\\tf%05d\\n' $o $n; done |
         git update-index --index-info"""
-    place = made(full, full.ground.project, f"{_WHO}set -e; git init -q -b main .; {script}")
+    place = made(full, full.tree.project, f"{_WHO}set -e; git init -q -b main .; {script}")
     ran = full.inside(["sh", "-c", "echo started; echo 2 > other; git add other"])
     assert (ran.exit_code, ran.started) == (0, True), str(ran)
     index = (place / ".git/index").read_bytes()
@@ -217,7 +219,7 @@ os.rename(".git/new", ".git/index")
 """
 
 
-def test_an_index_is_read_with_the_hash_of_its_repository(full: Fence) -> None:
+def test_an_index_is_read_with_the_hash_of_its_repository(full: SandboxRunner) -> None:
     for place, run, inside in _both(full, "echo 1 > file; git add file; git commit -qm one"):
         planted = run(["python3", "-c", _TWO_FORMATS], cwd=place)
         assert (planted.exit_code, planted.started) == (0, True), str(planted)
@@ -228,9 +230,9 @@ def test_an_index_is_read_with_the_hash_of_its_repository(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--cow",)])
-def test_an_index_with_longer_hashes_stays(full: Fence, flags: tuple[str, ...]) -> None:
+def test_an_index_with_longer_hashes_stays(full: SandboxRunner, flags: tuple[str, ...]) -> None:
     script = "git init -q -b main --object-format=sha256 .; echo 1 > file; git add file"
-    place = made(full, full.ground.project, f"{_WHO}set -e; {script}; git commit -qm one")
+    place = made(full, full.tree.project, f"{_WHO}set -e; {script}; git commit -qm one")
     ran = full.inside(["sh", "-c", "echo started; echo 2 > other; git add other"], *flags)
     assert (ran.exit_code, ran.started) == (0, True), str(ran)
     if flags:
@@ -248,7 +250,7 @@ sed -i "s#refs/heads/x#refs/replace/$A#" .git/packed-refs
 """
 
 
-def test_packed_refs_replace_no_object_and_keep_the_branches(full: Fence) -> None:
+def test_packed_refs_replace_no_object_and_keep_the_branches(full: SandboxRunner) -> None:
     script = """echo 1 > file; git add file; git commit -qm one
         git branch kept; git tag -am t v1; git pack-refs --all"""
     for place, run, inside in _both(full, script):
@@ -262,10 +264,10 @@ def test_packed_refs_replace_no_object_and_keep_the_branches(full: Fence) -> Non
         assert (".git/packed-refs" in planted.stderr) is inside
 
 
-def test_packed_refs_that_the_user_has_replaced_stay(full: Fence) -> None:
+def test_packed_refs_that_the_user_has_replaced_stay(full: SandboxRunner) -> None:
     script = """echo 1 > file; git add .; git commit -qm one; git commit -qm two --allow-empty
         git replace HEAD HEAD~; git pack-refs --all"""
-    place = made(full, full.ground.project, f"{_WHO}set -e; git init -q -b main .; {script}")
+    place = made(full, full.tree.project, f"{_WHO}set -e; git init -q -b main .; {script}")
     before = (place / ".git/packed-refs").read_bytes()
     assert b"refs/replace/" in before
     ran = full.inside(["sh", "-c", "echo started; echo 2 > other; git add other"])
@@ -273,7 +275,7 @@ def test_packed_refs_that_the_user_has_replaced_stay(full: Fence) -> None:
     assert (place / ".git/packed-refs").read_bytes() == before
 
 
-def test_a_fifo_in_a_git_directory_is_taken_away(full: Fence) -> None:
+def test_a_fifo_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
     for place, run, inside in _both(full, "mkfifo .git/own; git commit -qm 0 --allow-empty"):
         planted = run(
             ["sh", "-c", "echo started; mv .git/HEAD .git/OLD; mkfifo .git/HEAD"], cwd=place
@@ -285,7 +287,7 @@ def test_a_fifo_in_a_git_directory_is_taken_away(full: Fence) -> None:
         assert stat.S_ISFIFO((place / ".git/own").stat().st_mode), "it was there before"
 
 
-def test_a_socket_in_a_git_directory_is_taken_away(full: Fence) -> None:
+def test_a_socket_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
     script = "import socket; print('started'); socket.socket(socket.AF_UNIX).bind('.git/HEAD.lock')"
     for place, run, inside in _both(full, "git commit -qm 0 --allow-empty"):
         planted = run(["python3", "-c", script], cwd=place)
@@ -294,10 +296,10 @@ def test_a_socket_in_a_git_directory_is_taken_away(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("part", ["packed-refs", "rebase-apply/apply-opt", "index"])
-def test_apply_holds_the_same_back(full: Fence, part: str) -> None:
+def test_apply_holds_the_same_back(full: SandboxRunner, part: str) -> None:
     script = """echo 1 > file; git add file; git commit -qm one; git pack-refs --all
         mkdir .git/rebase-apply; : > .git/rebase-apply/apply-opt"""
-    place = made(full, full.ground.project, f"{_WHO}set -e; git init -q -b main .; {script}")
+    place = made(full, full.tree.project, f"{_WHO}set -e; git init -q -b main .; {script}")
     options = "echo started; echo \"'--build-fake-ancestor=x'\" > .git/rebase-apply/apply-opt"
     commands: dict[str, list[str | bytes | Path]] = {
         "packed-refs": ["sh", "-c", _WHO + _REPLACE],

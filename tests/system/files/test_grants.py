@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.saved_state import remove
-from tests.support.test_tree import SECRET, Ground, Snapshot
+from tests.support.tree import SECRET, ProjectTree, Snapshot
 
 # grant: read, list, overwrite, create, execute   (F-083 to F-086, C-012, C-013, C-021, C-067)
 MEANING = {
@@ -24,10 +24,10 @@ MEANING = {
 LONG = {"-r": ("--read", "--ro"), "-w": ("--write",), "-a": ("--allow", "--rw"), "-x": ("--exec",)}
 
 
-def furnish(ground: Ground) -> Path:
-    place = ground.make(ground.root / "place")
-    ground.put(place / "file.txt", SECRET + "\n")
-    ground.put(place / "tool", "#!/bin/sh\necho ok ran\n", mode=0o755)
+def furnish(tree: ProjectTree) -> Path:
+    place = tree.make(tree.root / "place")
+    tree.put(place / "file.txt", SECRET + "\n")
+    tree.put(place / "tool", "#!/bin/sh\necho ok ran\n", mode=0o755)
     return place
 
 
@@ -43,21 +43,21 @@ def acts(place: Path) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("flag", MEANING)
 def test_a_grant_gives_what_its_letter_says_and_no_more(
-    fence: Fence, ground: Ground, flag: str
+    sandbox: SandboxRunner, tree: ProjectTree, flag: str
 ) -> None:
-    place = furnish(ground)
-    copied = ground.make(ground.root / "copied")
-    (copied / "probe").write_bytes(fence.programs.probe.read_bytes())
+    place = furnish(tree)
+    copied = tree.make(tree.root / "copied")
+    (copied / "probe").write_bytes(sandbox.programs.probe.read_bytes())
     (copied / "probe").chmod(0o755)
     for act, allowed in zip(acts(place), MEANING[flag], strict=True):
         if (
             flag == "-x" and act[0] == "execute"
         ):  # a script is also read by its interpreter; a program is enough here
             act = ("execute", str(copied / "probe"))
-            outcome = fence.inside(fence.probe(*act), flag, f"{copied}/**")
+            outcome = sandbox.inside(sandbox.probe(*act), flag, f"{copied}/**")
             assert "usage: probe" in outcome.stderr, str(outcome)
             continue
-        outcome = fence.inside(fence.probe(*act), flag, f"{place}/**")
+        outcome = sandbox.inside(sandbox.probe(*act), flag, f"{place}/**")
         if allowed:
             assert outcome.answer.startswith("ok"), (flag, str(outcome))
         else:
@@ -71,24 +71,24 @@ def test_a_grant_gives_what_its_letter_says_and_no_more(
     ("flag", "spelling"), [(flag, long) for flag, longs in LONG.items() for long in longs]
 )
 def test_long_spellings_mean_the_same(
-    fence: Fence, ground: Ground, flag: str, spelling: str
+    sandbox: SandboxRunner, tree: ProjectTree, flag: str, spelling: str
 ) -> None:
-    place = furnish(ground)
+    place = furnish(tree)
     for act, allowed in list(zip(acts(place), MEANING[flag], strict=True))[:3:2]:
-        outcome = fence.inside(fence.probe(*act), spelling, f"{place}/**")
+        outcome = sandbox.inside(sandbox.probe(*act), spelling, f"{place}/**")
         assert outcome.answer.startswith("ok") == allowed, (spelling, str(outcome))
 
 
 def test_without_a_grant_the_same_acts_fail_and_without_the_fence_they_work(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(ground)
+    place = furnish(tree)
     before = Snapshot.of(place)
     for act in acts(place):
-        assert fence.inside(fence.probe(*act)).answer == "EACCES"
+        assert sandbox.inside(sandbox.probe(*act)).answer == "EACCES"
     assert Snapshot.of(place) == before
     for act in acts(place):
-        assert fence.outside(fence.probe(*act)).answer.startswith("ok")
+        assert sandbox.outside(sandbox.probe(*act)).answer.startswith("ok")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_without_a_grant_the_same_acts_fail_and_without_the_fence_they_work(
     ],
 )
 def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
-    fence: Fence,
-    ground: Ground,
+    sandbox: SandboxRunner,
+    tree: ProjectTree,
     key: str,
     execute: bool | None,
     runs: bool,
@@ -113,10 +113,10 @@ def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
     writes: bool,
 ) -> None:
     """F-086: a script in each kind."""
-    place = furnish(ground)
+    place = furnish(tree)
     said = "" if execute is None else f", execute = {str(execute).lower()}"
-    file = ground.put(
-        ground.root / "p.toml",
+    file = tree.put(
+        tree.root / "p.toml",
         f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{said} }}]\n',
     )
     for act, allowed in (
@@ -124,22 +124,22 @@ def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
         (("read", place / "file.txt"), reads),
         (("create", place / "new"), writes),
     ):
-        outcome = fence.inside(fence.probe(*act), "--policy", file)
+        outcome = sandbox.inside(sandbox.probe(*act), "--policy", file)
         assert outcome.answer.startswith("ok") if allowed else outcome.answer == "EACCES", str(
             outcome
         )
     assert (place / "new").exists() == writes
-    assert fence.outside(fence.probe("execute", place / "tool")).answer == "ok ran"
+    assert sandbox.outside(sandbox.probe("execute", place / "tool")).answer == "ok ran"
 
 
 def test_a_workspace_without_execution_can_be_written_and_not_run(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """On top of a profile that grants the same place with it; and for the private temporary
     directory.
     """
-    closed = ground.put(
-        ground.root / "p.toml",
+    closed = tree.put(
+        tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
         'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", '
         "execute = false }]\n",
@@ -149,13 +149,13 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(
     )
     for directory in ("$PWD", "$TMPDIR"):
         script = ["sh", "-c", f"DIR={directory}; {make}"]
-        denied = fence.inside(script, "--policy", closed)
+        denied = sandbox.inside(script, "--policy", closed)
         assert denied.started, str(denied)
         assert (denied.exit_code, "Permission denied" in denied.stderr) == (126, True), str(denied)
-        assert fence.inside(script).stdout == "started\nran\n"
-    assert (ground.project / "made").exists()
+        assert sandbox.inside(script).stdout == "started\nran\n"
+    assert (tree.project / "made").exists()
     why: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "why",
         "--policy",
         closed,
@@ -164,28 +164,28 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(
         "--op",
         "exec",
     ]
-    answer = fence.tester.run(why, cwd=ground.project)
+    answer = sandbox.tester.run(why, cwd=tree.project)
     assert answer.exit_code == 1, str(answer)
     assert "granted only for allow-noexec, read-noexec" in answer.stdout
-    explained = fence.tester.run(
-        [fence.installation.paddock, "explain", "--policy", closed], cwd=ground.project
+    explained = sandbox.tester.run(
+        [sandbox.installation.paddock, "explain", "--policy", closed], cwd=tree.project
     )
-    assert f"allow-noexec {ground.project} " in explained.stdout, str(explained)
+    assert f"allow-noexec {tree.project} " in explained.stdout, str(explained)
 
 
 def test_in_the_full_tier_no_program_is_loaded_from_there_either(
-    full: Fence, ground: Ground
+    full: SandboxRunner, tree: ProjectTree
 ) -> None:
     """Its mount is noexec: neither the loader nor a library call maps code from it. A grant below
     says for itself.
     """
-    closed = ground.put(
-        ground.root / "p.toml",
+    closed = tree.put(
+        tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["<cwd>/tools/**"]\n'
         'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", '
         "execute = false }]\n",
     )
-    ground.put(ground.project / "tools" / "tool", "#!/bin/sh\necho tool\n", mode=0o755)
+    tree.put(tree.project / "tools" / "tool", "#!/bin/sh\necho tool\n", mode=0o755)
     loader = next(Path("/lib64").glob("ld-linux-*.so.*"), None) or next(
         Path("/lib").glob("ld-linux-*.so.*")
     )
@@ -201,118 +201,124 @@ def test_in_the_full_tier_no_program_is_loaded_from_there_either(
 
 
 def test_execution_that_a_wider_grant_would_give_back_stops_the_run(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    ground.put(ground.project / "data" / "tool", "#!/bin/sh\n", mode=0o755)
-    file = ground.put(
-        ground.root / "p.toml",
+    tree.put(tree.project / "data" / "tool", "#!/bin/sh\n", mode=0o755)
+    file = tree.put(
+        tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [{ path = "<cwd>/data/**", '
         "execute = false }]\n",
     )
-    refused = fence.inside(
-        fence.probe("execute", ground.project / "data" / "tool"), "--policy", file
+    refused = sandbox.inside(
+        sandbox.probe("execute", tree.project / "data" / "tool"), "--policy", file
     )
     assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
-    assert (
-        f"{file}:4: execute = false cannot be enforced for {ground.project}/data" in refused.stderr
-    )
+    assert f"{file}:4: execute = false cannot be enforced for {tree.project}/data" in refused.stderr
 
 
-def test_flags_are_repeatable(fence: Fence, ground: Ground) -> None:
+def test_flags_are_repeatable(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """C-013: two writable trees, a third is denied."""
-    one, two, third = (ground.make(ground.root / name) for name in ("one", "two", "third"))
+    one, two, third = (tree.make(tree.root / name) for name in ("one", "two", "third"))
     flags = ("-a", f"{one}/**", "-a", f"{two}/**")
-    assert fence.inside(fence.probe("create", one / "x"), *flags).answer == "ok"
-    assert fence.inside(fence.probe("create", two / "x"), *flags).answer == "ok"
-    assert fence.inside(fence.probe("create", third / "x"), *flags).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("create", one / "x"), *flags).answer == "ok"
+    assert sandbox.inside(sandbox.probe("create", two / "x"), *flags).answer == "ok"
+    assert sandbox.inside(sandbox.probe("create", third / "x"), *flags).answer == "EACCES"
     assert (one / "x").exists()
     assert (two / "x").exists()
     assert not (third / "x").exists()
 
 
-def test_rename_between_two_writable_trees_works(fence: Fence, ground: Ground) -> None:
+def test_rename_between_two_writable_trees_works(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """C-021: the REFER right. Without it every move between directories is EXDEV."""
-    one, two = ground.make(ground.root / "one"), ground.make(ground.root / "two")
-    ground.put(one / "x", "moved\n")
+    one, two = tree.make(tree.root / "one"), tree.make(tree.root / "two")
+    tree.put(one / "x", "moved\n")
     flags = ("-a", f"{one}/**", "-a", f"{two}/**")
-    assert fence.inside(fence.probe("rename", one / "x", two / "x"), *flags).answer == "ok"
+    assert sandbox.inside(sandbox.probe("rename", one / "x", two / "x"), *flags).answer == "ok"
     assert (two / "x").read_text() == "moved\n"
-    read_only = fence.inside(
-        fence.probe("rename", two / "x", one / "x"), "-a", f"{two}/**", "-r", f"{one}/**"
+    read_only = sandbox.inside(
+        sandbox.probe("rename", two / "x", one / "x"), "-a", f"{two}/**", "-r", f"{one}/**"
     )
     assert read_only.answer in ("EACCES", "EXDEV"), str(read_only)
     assert (two / "x").exists()
 
 
-def test_a_file_grant_covers_that_file_and_not_its_siblings(fence: Fence, ground: Ground) -> None:
+def test_a_file_grant_covers_that_file_and_not_its_siblings(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """F-093, F-098."""
     granted, sibling = (
-        ground.put(ground.root / "place" / "hello.py", "1\n"),
-        ground.put(ground.root / "place" / "b", "2\n"),
+        tree.put(tree.root / "place" / "hello.py", "1\n"),
+        tree.put(tree.root / "place" / "b", "2\n"),
     )
-    assert fence.inside(fence.probe("overwrite", granted), "-a", granted).answer == "ok"
-    assert fence.inside(fence.probe("read", sibling), "-a", granted).answer == "EACCES"
-    assert fence.inside(fence.probe("overwrite", sibling), "-a", granted).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("overwrite", granted), "-a", granted).answer == "ok"
+    assert sandbox.inside(sandbox.probe("read", sibling), "-a", granted).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("overwrite", sibling), "-a", granted).answer == "EACCES"
     assert (
-        fence.inside(fence.probe("create", granted.parent / "new"), "-a", granted).answer
+        sandbox.inside(sandbox.probe("create", granted.parent / "new"), "-a", granted).answer
         == "EACCES"
     )
     assert (granted.read_text(), sibling.read_text()) == ("probe\n", "2\n")
-    assert fence.outside(fence.probe("overwrite", sibling)).answer == "ok"
+    assert sandbox.outside(sandbox.probe("overwrite", sibling)).answer == "ok"
 
 
-def test_saving_by_rename_fails_on_a_file_grant(fence: Fence, ground: Ground) -> None:
+def test_saving_by_rename_fails_on_a_file_grant(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """F-094: what ``sed -i`` and editors do needs the directory."""
-    granted = ground.put(ground.root / "place" / "hello.py", "1\n")
-    denied = fence.inside(["sh", "-c", f"echo started; sed -i s/1/2/ {granted}"], "-a", granted)
+    granted = tree.put(tree.root / "place" / "hello.py", "1\n")
+    denied = sandbox.inside(["sh", "-c", f"echo started; sed -i s/1/2/ {granted}"], "-a", granted)
     assert denied.started, str(denied)
     assert denied.exit_code != 0, str(denied)
     assert granted.read_text() == "1\n"
-    allowed = fence.inside(["sed", "-i", "s/1/2/", granted], "-a", f"{granted.parent}/**")
+    allowed = sandbox.inside(["sed", "-i", "s/1/2/", granted], "-a", f"{granted.parent}/**")
     assert allowed.exit_code == 0, str(allowed)
     assert granted.read_text() == "2\n"
 
 
 def test_a_missing_grant_path_stops_the_run_unless_it_is_optional(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """F-095, C-022."""
-    missing = ground.root / "nowhere"
-    refused = fence.inside(fence.probe("create", "ran"), "-r", missing)
+    missing = tree.root / "nowhere"
+    refused = sandbox.inside(sandbox.probe("create", "ran"), "-r", missing)
     assert refused.exit_code == 125, str(refused)
     assert str(missing) in refused.stderr, str(refused)
-    assert not (ground.project / "ran").exists()
-    assert fence.inside(fence.probe("create", "ran"), "-r", f"{missing}?").answer == "ok"
+    assert not (tree.project / "ran").exists()
+    assert sandbox.inside(sandbox.probe("create", "ran"), "-r", f"{missing}?").answer == "ok"
 
 
-def test_granted_trees_are_bound_when_the_run_starts(fence: Fence, ground: Ground) -> None:
+def test_granted_trees_are_bound_when_the_run_starts(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """A directory swapped for a link while the command runs does not move the grant."""
-    place = furnish(ground)
+    place = furnish(tree)
     script = "echo started; read line; cat place/secret.txt"
     flags = ("-r", f"{place}/**")
-    with fence.starting(
-        ["sh", "-c", f"cd {ground.root}; {script}"], *flags, stdin=subprocess.PIPE
+    with sandbox.starting(
+        ["sh", "-c", f"cd {tree.root}; {script}"], *flags, stdin=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "started\n"
-        place.rename(ground.root / "place-before")
-        place.symlink_to(ground.outside)
+        place.rename(tree.root / "place-before")
+        place.symlink_to(tree.outside)
         stdout, stderr = process.communicate("\n", timeout=120)
     assert SECRET not in stdout
     assert "Permission denied" in stderr
-    assert fence.outside(["cat", place / "secret.txt"]).stdout == SECRET + "\n"
+    assert sandbox.outside(["cat", place / "secret.txt"]).stdout == SECRET + "\n"
 
 
 # ---- deny inside allow
 
 
-def test_a_denied_place_inside_a_granted_one_stays_closed(fence: Fence, ground: Ground) -> None:
-    place = furnish(ground)
-    private = ground.put(place / "private" / "key", SECRET + "\n")
+def test_a_denied_place_inside_a_granted_one_stays_closed(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
+    place = furnish(tree)
+    private = tree.put(place / "private" / "key", SECRET + "\n")
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
     before = Snapshot.of(private.parent)
-    assert fence.inside(fence.probe("read", place / "file.txt"), *flags).answer == f"ok {SECRET}"
+    assert (
+        sandbox.inside(sandbox.probe("read", place / "file.txt"), *flags).answer == f"ok {SECRET}"
+    )
     for act in (
         ("read", private),
         ("overwrite", private),
@@ -322,171 +328,183 @@ def test_a_denied_place_inside_a_granted_one_stays_closed(fence: Fence, ground: 
         ("rename", private, place / "key"),
         ("link", private, place / "key"),
     ):
-        denied = fence.inside(fence.probe(*act), *flags)
+        denied = sandbox.inside(sandbox.probe(*act), *flags)
         assert denied.answer in ("EACCES", "EXDEV"), str(denied)
     assert Snapshot.of(private.parent) == before
-    assert fence.inside(fence.probe("read", private), "-a", f"{place}/**").answer == f"ok {SECRET}"
-    assert fence.outside(fence.probe("read", private)).answer == f"ok {SECRET}"
+    assert (
+        sandbox.inside(sandbox.probe("read", private), "-a", f"{place}/**").answer == f"ok {SECRET}"
+    )
+    assert sandbox.outside(sandbox.probe("read", private)).answer == f"ok {SECRET}"
 
 
 def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not_by_run(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(ground)
-    ground.put(place / "private" / "key", SECRET + "\n")
-    file = ground.put(
-        ground.root / "p.toml",
+    place = furnish(tree)
+    tree.put(place / "private" / "key", SECRET + "\n")
+    file = tree.put(
+        tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
         f'read_globs = ["{place}/**"]\ndeny_globs = ["{place}/private/**"]\n',
     )
-    lists = fence.probe("list", place)
-    run = fence.inside(lists, "--policy", file)
+    lists = sandbox.probe("list", place)
+    run = sandbox.inside(lists, "--policy", file)
     assert run.answer == "EACCES", str(run)
     assert run.stderr == "", "the run itself is quiet"
     assert (
-        fence.inside(fence.probe("read", place / "file.txt"), "--policy", file).answer
+        sandbox.inside(sandbox.probe("read", place / "file.txt"), "--policy", file).answer
         == f"ok {SECRET}"
     )
-    assert fence.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
-    assert fence.outside(lists).answer.startswith("ok")
+    assert sandbox.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
+    assert sandbox.outside(lists).answer.startswith("ok")
     said = f"is denied inside {place}, so the command cannot list {place}"
-    checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=ground.project)
+    checked = sandbox.tester.run([sandbox.installation.paddock, "check", file], cwd=tree.project)
     assert checked.exit_code == 0
     assert (
         f"note: {file}:4: {place}/private ({file}:5) {said} in the landlock tier\n"
         in checked.stderr
     )
     words: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "explain",
         "--tier",
-        fence.tier,
+        sandbox.tier,
         "--policy",
         file,
     ]
-    explained = fence.tester.run(words, cwd=ground.project)
+    explained = sandbox.tester.run(words, cwd=tree.project)
     assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
 
 
-def test_the_way_to_a_denied_place_can_not_be_renamed(fence: Fence, ground: Ground) -> None:
+def test_the_way_to_a_denied_place_can_not_be_renamed(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """Else the next run would find the secret under a name nobody denied."""
-    place = furnish(ground)
-    private = ground.put(place / "deep" / "private" / "key", SECRET + "\n")
+    place = furnish(tree)
+    private = tree.put(place / "deep" / "private" / "key", SECRET + "\n")
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
     before = Snapshot.of(place)
     for act in (
         ("rename", place / "deep", place / "elsewhere"),
         ("rename", private.parent, place / "deep" / "moved"),
     ):
-        denied = fence.inside(fence.probe(*act), *flags)
+        denied = sandbox.inside(sandbox.probe(*act), *flags)
         assert denied.answer in ("EACCES", "EXDEV"), str(denied)
     assert Snapshot.of(place) == before
-    assert fence.outside(fence.probe("rename", place / "deep", place / "elsewhere")).answer == "ok"
+    assert (
+        sandbox.outside(sandbox.probe("rename", place / "deep", place / "elsewhere")).answer == "ok"
+    )
 
 
 @pytest.mark.parametrize(
     "spelling", ["{place}/secret.env", "{place}/./secret.env", "{place}//secret.env"]
 )
 def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
-    fence: Fence, ground: Ground, spelling: str
+    sandbox: SandboxRunner, tree: ProjectTree, spelling: str
 ) -> None:
-    place = furnish(ground)
+    place = furnish(tree)
     name = place / "secret.env"
     flags = ("-a", f"{place}/**", "--deny", spelling.format(place=place))
-    denied = fence.inside(fence.probe("create", name), *flags)
+    denied = sandbox.inside(sandbox.probe("create", name), *flags)
     assert denied.answer == "EACCES", str(denied)
     assert not name.exists()
     script = f"echo started; read line; cat {name}"
-    with fence.starting(["sh", "-c", script], *flags, stdin=subprocess.PIPE) as process:
+    with sandbox.starting(["sh", "-c", script], *flags, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        ground.put(name, SECRET + "\n")
+        tree.put(name, SECRET + "\n")
         stdout, stderr = process.communicate("\n", timeout=120)
     assert SECRET not in stdout
     assert "Permission denied" in stderr
-    assert fence.outside(fence.probe("read", name)).answer == f"ok {SECRET}"
+    assert sandbox.outside(sandbox.probe("read", name)).answer == f"ok {SECRET}"
 
 
-def test_a_deny_with_a_trailing_slash_still_denies(fence: Fence, ground: Ground) -> None:
-    place = furnish(ground)
-    private = ground.put(place / "private" / "key", SECRET + "\n")
-    denied = fence.inside(
-        fence.probe("read", private), "-a", f"{place}/**", "--deny", f"{private.parent}/"
+def test_a_deny_with_a_trailing_slash_still_denies(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
+    place = furnish(tree)
+    private = tree.put(place / "private" / "key", SECRET + "\n")
+    denied = sandbox.inside(
+        sandbox.probe("read", private), "-a", f"{place}/**", "--deny", f"{private.parent}/"
     )
     assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
     assert SECRET not in denied.stdout
 
 
-def test_a_deny_holds_for_every_name_of_the_place(fence: Fence, ground: Ground) -> None:
+def test_a_deny_holds_for_every_name_of_the_place(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """A symlink in the deny, a symlink in the grant: what counts is where they lead."""
-    place = furnish(ground)
-    private = ground.put(place / "private" / "key", SECRET + "\n")
-    alias = ground.root / "alias"
+    place = furnish(tree)
+    private = tree.put(place / "private" / "key", SECRET + "\n")
+    alias = tree.root / "alias"
     alias.symlink_to(private.parent)
-    by_alias = fence.inside(
-        fence.probe("read", private), "-a", f"{place}/**", "--deny", f"{alias}/**"
+    by_alias = sandbox.inside(
+        sandbox.probe("read", private), "-a", f"{place}/**", "--deny", f"{alias}/**"
     )
     assert by_alias.answer == "EACCES", str(by_alias)
-    granted_alias = fence.inside(
-        fence.probe("read", private), "-a", f"{alias}/**", "--deny", f"{private.parent}/**"
+    granted_alias = sandbox.inside(
+        sandbox.probe("read", private), "-a", f"{alias}/**", "--deny", f"{private.parent}/**"
     )
     assert granted_alias.exit_code == 125 or granted_alias.answer == "EACCES", str(granted_alias)
     assert SECRET not in granted_alias.stdout
 
 
 def test_a_symlink_planted_before_the_run_does_not_open_the_denied_place(
-    fence: Fence, ground: Ground
+    sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(ground)
-    private = ground.put(place / "private" / "key", SECRET + "\n")
+    place = furnish(tree)
+    private = tree.put(place / "private" / "key", SECRET + "\n")
     (place / "shortcut").symlink_to(private.parent)
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
-    denied = fence.inside(fence.probe("read", place / "shortcut" / "key"), *flags)
+    denied = sandbox.inside(sandbox.probe("read", place / "shortcut" / "key"), *flags)
     assert denied.answer == "EACCES", str(denied)
 
 
-def test_a_narrower_grant_does_not_reopen_a_denied_place(fence: Fence, ground: Ground) -> None:
+def test_a_narrower_grant_does_not_reopen_a_denied_place(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     """Deny wins over every grant, whichever is closer."""
-    private = ground.put(ground.root / "place" / "private" / "key", SECRET + "\n")
+    private = tree.put(tree.root / "place" / "private" / "key", SECRET + "\n")
     flags = ("-r", f"{private}", "--deny", f"{private.parent}/**")
-    denied = fence.inside(fence.probe("read", private), *flags)
+    denied = sandbox.inside(sandbox.probe("read", private), *flags)
     assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
     assert SECRET not in denied.stdout
 
 
 @pytest.mark.parametrize("tier", ["landlock", "full"])
 def test_everything_can_be_read_on_request_but_what_is_closed(
-    fence: Fence, host: dict[str, Any], tier: str
+    sandbox: SandboxRunner, host: dict[str, Any], tier: str
 ) -> None:
     """A-111: a named option, and secrets stay where they are."""
     if tier == "full":
         need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
-    fence = replace(fence, tier=tier)
-    key = fence.tester.home / ".ssh" / "id_ed25519"
+    sandbox = replace(sandbox, tier=tier)
+    key = sandbox.tester.home / ".ssh" / "id_ed25519"
     key.parent.mkdir(mode=0o700)
     key.write_text("secret\n")
-    fence.tester.give(key.parent)
+    sandbox.tester.give(key.parent)
     try:
-        policy = fence.ground.put(
-            fence.ground.root / "all.toml",
+        policy = sandbox.tree.put(
+            sandbox.tree.root / "all.toml",
             '[meta]\ninherit = "ai-agent"\n[filesystem]\nreads = "all"\n',
         )
-        fence.outside([fence.installation.paddock, "trust", policy])
+        sandbox.outside([sandbox.installation.paddock, "trust", policy])
         flags: tuple[Word, ...] = ("--policy", policy)
-        everything = fence.inside_of_everything
+        everything = sandbox.inside_of_everything
         assert (
-            everything(fence.probe("read", fence.ground.secret), *flags).answer
+            everything(sandbox.probe("read", sandbox.tree.secret), *flags).answer
             == "ok the-secret-outside"
         )
-        assert fence.inside(fence.probe("read", fence.ground.secret)).answer in (
+        assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret)).answer in (
             "EACCES",
             "ENOENT",
         ), "not by default"
-        assert everything(fence.probe("read", key), *flags).answer in ("EACCES", "ENOENT")
-        assert everything(fence.probe("append", fence.ground.secret), *flags).answer in (
+        assert everything(sandbox.probe("read", key), *flags).answer in ("EACCES", "ENOENT")
+        assert everything(sandbox.probe("append", sandbox.tree.secret), *flags).answer in (
             "EACCES",
             "EROFS",
         )
-        assert fence.outside(fence.probe("read", key)).answer == "ok secret"
+        assert sandbox.outside(sandbox.probe("read", key)).answer == "ok secret"
     finally:
         remove(key.parent)

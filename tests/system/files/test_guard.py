@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
 from tests.support.guard import wait_until_judged
 from tests.support.outside_targets import state
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.waiting import wait_for
 
 # Says what it found when the host has said that it is done.
@@ -28,7 +28,7 @@ cat SECRET 2>&1; rm -f ready done
 
 @contextmanager
 def running(
-    full: Fence, words: list[Word], *flags: Word, stdin: int = subprocess.DEVNULL
+    full: SandboxRunner, words: list[Word], *flags: Word, stdin: int = subprocess.DEVNULL
 ) -> Iterator[subprocess.Popen[str]]:
     with full.starting(words, *flags, stdin=stdin) as process:
         assert process.stdout is not None
@@ -43,18 +43,18 @@ def said(process: subprocess.Popen[str]) -> str:
     return text
 
 
-def judged(full: Fence) -> None:
-    wait_until_judged(full.tester, full.ground.project, full.journal)
+def judged(full: SandboxRunner) -> None:
+    wait_until_judged(full.tester, full.tree.project, full.journal)
 
 
-def by_host(full: Fence, script: str, *, until: str = "ready") -> None:
+def by_host(full: SandboxRunner, script: str, *, until: str = "ready") -> None:
     """The command goes on when the guard has judged what the script did, and the file ``until`` is
     there.
     """
-    wait_for(lambda: (full.ground.project / "ready").exists(), "the command waits")
+    wait_for(lambda: (full.tree.project / "ready").exists(), "the command waits")
     done = full.outside(["sh", "-c", f"set -e; {script}"])
     assert done.exit_code == 0, str(done)
-    wait_for(lambda: (full.ground.project / until).exists(), f"the command makes {until}")
+    wait_for(lambda: (full.tree.project / until).exists(), f"the command makes {until}")
     judged(full)
     assert full.outside(["touch", "done"]).exit_code == 0
 
@@ -70,11 +70,11 @@ def by_host(full: Fence, script: str, *, until: str = "ready") -> None:
     ],
 )
 def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
-    full: Fence, deny: str, act: str
+    full: SandboxRunner, deny: str, act: str
 ) -> None:
-    secret = full.ground.put(full.ground.project / "a" / "b" / "secret", "old-secret\n")
+    secret = full.tree.put(full.tree.project / "a" / "b" / "secret", "old-secret\n")
     script = READER.replace("SECRET", str(secret))
-    with running(full, ["sh", "-c", script], "--deny", f"{full.ground.project}/{deny}") as process:
+    with running(full, ["sh", "-c", script], "--deny", f"{full.tree.project}/{deny}") as process:
         by_host(full, act)
         assert "secret" not in said(process).replace(str(secret), "")
     with running(full, ["sh", "-c", script]) as process:
@@ -83,20 +83,22 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
 
 
 @pytest.mark.parametrize("act", ["moves", "is removed", "is replaced"])
-def test_a_directory_that_moves_during_the_start_is_searched_again(full: Fence, act: str) -> None:
+def test_a_directory_that_moves_during_the_start_is_searched_again(
+    full: SandboxRunner, act: str
+) -> None:
     """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would
     cover it later.
     """
-    project = full.ground.project
-    full.ground.put(project / "d" / ".env", "secret\n")
-    full.ground.put(project / "d" / "plain", "plain\n")
+    project = full.tree.project
+    full.tree.put(project / "d" / ".env", "secret\n")
+    full.tree.put(project / "d" / "plain", "plain\n")
     script = (
         "echo started; while ! test -e done; do sleep 0.01; done; cat */.env */plain; rm -f done"
     )
     here, there = project / "d", project / "e"
     for turn in range(60):
         if act == "is replaced":
-            full.ground.put(project / "new", "secret\n")
+            full.tree.put(project / "new", "secret\n")
         with full.starting(["sh", "-c", script], "--quiet") as process:
             time.sleep(turn * 0.0005)
             match act:
@@ -110,19 +112,19 @@ def test_a_directory_that_moves_during_the_start_is_searched_again(full: Fence, 
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n", turn
             judged(full)
-            full.ground.put(project / "done", "")
+            full.tree.put(project / "done", "")
             text = said(process)
         # One change does not end a start.
         assert (process.returncode, text) == (0, "plain\n"), turn
         if act == "is removed":
-            full.ground.put(here / ".env", "secret\n")
+            full.tree.put(here / ".env", "secret\n")
     assert full.outside(["sh", "-c", "cat */.env"]).stdout == "secret\n", "the control"
 
 
-def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: Fence) -> None:
+def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: SandboxRunner) -> None:
     """In a live workspace the cover moves with it. In a copy it was hidden by its path."""
-    full.ground.put(full.ground.project / "d" / "deep" / ".env", "secret\n")
-    full.ground.put(full.ground.project / "d" / "deep" / "plain", "plain\n")
+    full.tree.put(full.tree.project / "d" / "deep" / ".env", "secret\n")
+    full.tree.put(full.tree.project / "d" / "deep" / "plain", "plain\n")
     script = "echo started; read x; cat */deep/.env */deep/plain"
     for flags in (["--cow"], []):
         with running(full, ["sh", "-c", script], *flags, stdin=subprocess.PIPE) as process:
@@ -153,19 +155,19 @@ os.wait()
 """
 
 
-def test_a_command_that_stops_does_not_stop_the_guard(full: Fence) -> None:
+def test_a_command_that_stops_does_not_stop_the_guard(full: SandboxRunner) -> None:
     """The supervisor stops as its parent expects; a shell would have it in the background now."""
     with running(full, ["python3", "-c", STOPPED]) as process:
         wait_for(lambda: state(process.pid) == "T", "the supervisor is stopped")
-        full.ground.put(full.ground.project / "go")
+        full.tree.put(full.tree.project / "go")
         # The command is continued after that: what is gone by then was taken away while it was
         # stopped.
         assert said(process) == "there: False\n"
-    assert not (full.ground.project / ".envrc").exists()
-    assert not (full.ground.project / ".vscode").exists()
+    assert not (full.tree.project / ".envrc").exists()
+    assert not (full.tree.project / ".vscode").exists()
 
 
-def test_unread_output_does_not_stop_the_guard(full: Fence) -> None:
+def test_unread_output_does_not_stop_the_guard(full: SandboxRunner) -> None:
     """stderr is a pipe that is full. The guard's own words wait for the end."""
     script = """
     echo started
@@ -181,13 +183,13 @@ while select.select([], [2], [], 0)[1]: os.write(2, bytes(4096))'
         assert process.stdout.readline() == "0\n"
         assert "removed" in process.stderr.read()
         process.wait(timeout=120)
-    assert not list(full.ground.project.glob("*/.envrc"))
+    assert not list(full.tree.project.glob("*/.envrc"))
 
 
-def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: Fence) -> None:
-    project = full.ground.project
+def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: SandboxRunner) -> None:
+    project = full.tree.project
     for name in (".envrc", "a/.vscode/tasks.json", ".mcp.json"):
-        full.ground.put(project / name, "as it was\n")
+        full.tree.put(project / name, "as it was\n")
     script = """
     echo started; touch ready
     while test -e .envrc || test -e a/.vscode; do sleep 0.01; done
@@ -225,9 +227,9 @@ REPOSITORIES = {
 
 @pytest.mark.parametrize("made", REPOSITORIES.values(), ids=REPOSITORIES)
 def test_what_other_repositories_of_the_workspace_name_is_protected_too(
-    full: Fence, made: str
+    full: SandboxRunner, made: str
 ) -> None:
-    project, mark = full.ground.project, full.ground.outside / "mark"
+    project, mark = full.tree.project, full.tree.outside / "mark"
     who = {
         f"GIT_{one}_{what}": "t@example.com"
         for one in ("AUTHOR", "COMMITTER")
@@ -248,8 +250,8 @@ def test_what_other_repositories_of_the_workspace_name_is_protected_too(
     assert mark.exists(), "the control: such a hook runs"
 
 
-def test_a_bare_repository_gets_no_hooks(full: Fence) -> None:
-    project, mark = full.ground.project, full.ground.outside / "mark"
+def test_a_bare_repository_gets_no_hooks(full: SandboxRunner) -> None:
+    project, mark = full.tree.project, full.tree.outside / "mark"
     made = (
         "git init -q .; git commit -q --allow-empty -m x; git clone -q --bare --template= . "
         "fixture.git"
@@ -290,7 +292,7 @@ for at, names, files in os.walk("/usr"):
 """
 
 
-def test_a_command_can_not_use_up_the_watches_of_the_user(full: Fence) -> None:
+def test_a_command_can_not_use_up_the_watches_of_the_user(full: SandboxRunner) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
     done = full.inside(["cat", "/proc/sys/user/max_inotify_watches"])
     assert done.stdout == f"{most // 2}\n", str(done)
@@ -310,12 +312,12 @@ echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done
 
 
 def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_later(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The
     run warns of it.
     """
-    policy = full.ground.put(full.ground.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
+    policy = full.tree.put(full.tree.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
     with running(full, ["sh", "-c", TWO_READERS], "--policy", policy) as process:
         by_host(full, "echo new-secret > .env")
         answers = dict(line.split(": ", 1) for line in said(process).splitlines())

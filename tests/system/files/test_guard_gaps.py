@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
 # Each step of a command waits for a file of the host, and is done when it has made one itself.
@@ -48,9 +48,9 @@ gaps = pytest.mark.parametrize("gap", GAPS)
 
 
 @contextmanager
-def stepping(full: Fence, gap: str, script: str) -> Iterator[subprocess.Popen[str]]:
+def stepping(full: SandboxRunner, gap: str, script: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose supervisor sees nothing of what follows; without a gap it does."""
-    project = full.ground.project
+    project = full.tree.project
     with full.starting(
         [need_program("python3"), "-c", f"{STEPS}{GAPS[gap]}\ndone('filled')\n{script}"]
     ) as process:
@@ -58,13 +58,13 @@ def stepping(full: Fence, gap: str, script: str) -> Iterator[subprocess.Popen[st
         assert process.stdout.readline() == "started\n"
         if gap != "none":
             os.kill(process.pid, signal.SIGSTOP)
-        full.ground.put(project / "go")
+        full.tree.put(project / "go")
         wait_for(lambda: (project / "filled").exists(), "the command has made its events")
         yield process
 
 
-def until(full: Fence, name: str) -> None:
-    wait_for(lambda: (full.ground.project / name).exists(), f"the command has made {name}")
+def until(full: SandboxRunner, name: str) -> None:
+    wait_for(lambda: (full.tree.project / name).exists(), f"the command has made {name}")
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -77,10 +77,10 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 @gaps
-def test_a_name_that_the_host_removed_is_not_the_command_s(full: Fence, gap: str) -> None:
-    project = full.ground.project
-    full.ground.put(project / ".envrc", "as it was\n")
-    full.ground.put(project / ".mcp.json", "as it was\n")
+def test_a_name_that_the_host_removed_is_not_the_command_s(full: SandboxRunner, gap: str) -> None:
+    project = full.tree.project
+    full.tree.put(project / ".envrc", "as it was\n")
+    full.tree.put(project / ".mcp.json", "as it was\n")
     plant = """
 while os.path.exists(".envrc"): time.sleep(0.001)
 with open(".envrc", "x") as file: file.write("evil")
@@ -91,7 +91,7 @@ done("planted"); wait("end")
         until(full, "planted")
         if gap != "none":
             assert (project / ".envrc").read_text() == "evil", "the control: it can be planted"
-        full.ground.put(project / "end")
+        full.tree.put(project / "end")
         told = ended(process)
     assert not (project / ".envrc").exists(), told
     assert f"removed {project / '.envrc'}" in told
@@ -100,13 +100,13 @@ done("planted"); wait("end")
 
 @gaps
 def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dropped(
-    full: Fence, gap: str
+    full: SandboxRunner, gap: str
 ) -> None:
-    project = full.ground.project
-    full.ground.put(project / ".envrc", "as it was\n")
+    project = full.tree.project
+    full.tree.put(project / ".envrc", "as it was\n")
     with stepping(full, gap, "wait('end')") as process:
-        full.ground.put(project / "new", "of the person\n").rename(project / ".envrc")
-        full.ground.put(project / "end")
+        full.tree.put(project / "new", "of the person\n").rename(project / ".envrc")
+        full.tree.put(project / "end")
         told = ended(process)
     if gap == "dropped":
         assert not (project / ".envrc").exists(), told
@@ -133,16 +133,16 @@ done("planted"); wait("end")
 
 @pytest.mark.parametrize("gap", ["none", "dropped"])
 def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
-    full: Fence, gap: str
+    full: SandboxRunner, gap: str
 ) -> None:
-    project, mark = full.ground.project, full.ground.outside / "mark"
+    project, mark = full.tree.project, full.tree.outside / "mark"
     config = (
         f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
         f'\tfsmonitor = "touch {mark}; '
         f'false"\n'
     )
     assert full.outside(["git", "init", "-q", "."]).exit_code == 0
-    full.ground.put(project / "evil" / "config", config)
+    full.tree.put(project / "evil" / "config", config)
     assert full.outside(["cp", "-r", ".git/objects", ".git/refs", "evil"]).exit_code == 0
     with stepping(full, gap, REUSE) as process:
         until(full, "measured")
@@ -152,23 +152,23 @@ def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
             pytest.skip(
                 "this file system gives the number of a removed file to none of the next 4000"
             )
-        full.ground.put(project / "end")
+        full.tree.put(project / "end")
         told = ended(process)
     assert not (project / ".git" / "commondir").exists(), told
     assert "ada" in (project / ".git" / "config").read_text(), "a harmless configuration stays"
     full.outside(["git", "status"])
     assert not mark.exists()
-    full.ground.put(project / ".git" / "commondir", "../evil\n")
+    full.tree.put(project / ".git" / "commondir", "../evil\n")
     full.outside(["git", "status"])
     assert mark.exists(), "the control: git obeys it"
 
 
 @gaps
-def test_what_another_run_removed_is_not_the_command_s(full: Fence, gap: str) -> None:
+def test_what_another_run_removed_is_not_the_command_s(full: SandboxRunner, gap: str) -> None:
     """For the run that made it first the file is no mount point; for the other one that run is
     outside.
     """
-    project, mark = full.ground.project, full.ground.outside / "mark"
+    project, mark = full.tree.project, full.tree.outside / "mark"
     first = (
         "git init -q nested; echo started; while ! test -e remove; do sleep 0.01; done; "
         "rm nested/.git/config"
@@ -191,17 +191,17 @@ done("planted"); wait("end")
         assert other.stdout is not None
         assert other.stdout.readline() == "started\n"
         with stepping(full, gap, plant) as process:
-            full.ground.put(project / "remove")
+            full.tree.put(project / "remove")
             other.wait(timeout=120)
             assert not (project / "nested" / ".git" / "config").exists()
-            full.ground.put(project / "removed")
+            full.tree.put(project / "removed")
             until(full, "planted")
-            full.ground.put(project / "end")
+            full.tree.put(project / "end")
             told = ended(process)
     assert not (project / "open").exists(), "it is read-only for the second run"
     assert not (project / "nested" / ".git" / "config").exists(), told
     full.outside(["git", "status"], cwd=project / "nested")
     assert not mark.exists()
-    full.ground.put(project / "nested" / ".git" / "config", config)
+    full.tree.put(project / "nested" / ".git" / "config", config)
     full.outside(["git", "status"], cwd=project / "nested")
     assert mark.exists(), "the control: git obeys it"

@@ -13,9 +13,9 @@ import pytest
 
 from tests.support import outside_targets
 from tests.support.features import need
-from tests.support.fence import Fence
-from tests.support.test_tree import SECRET
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Tester
+from tests.support.tree import SECRET
 
 SECRETS = (
     ".ssh/id_ed25519",
@@ -82,59 +82,61 @@ def home(tester: Tester) -> Iterator[Path]:
 
 @pytest.mark.parametrize("profile", ["ai-agent", "strict", "dev", "read-only"])
 def test_secrets_in_the_home_are_unreadable_by_default(
-    fence: Fence, home: Path, profile: str
+    sandbox: SandboxRunner, home: Path, profile: str
 ) -> None:
     """C-024 for every built-in profile. One run reads them all."""
     script = "echo started; for name; do cat ~/$name && echo read $name; done"
     words = ["sh", "-c", script, "sh", *SECRETS]
-    denied = fence.inside(words, profile=profile)
-    control = fence.outside(words)
+    denied = sandbox.inside(words, profile=profile)
+    control = sandbox.outside(words)
     assert denied.started, str(denied)
     assert denied.stdout == "started\n", str(denied)
     assert denied.stderr.count("Permission denied") == len(SECRETS), str(denied)
     assert control.stdout.count(SECRET) == len(SECRETS)
 
 
-def test_start_up_files_in_the_home_can_not_be_changed(fence: Fence, home: Path) -> None:
+def test_start_up_files_in_the_home_can_not_be_changed(sandbox: SandboxRunner, home: Path) -> None:
     """C-024: what a shell, git or an editor runs next time."""
     script = (
         "echo started; for name; do echo evil >> ~/$name; rm -f ~/$name; "
         "mv ~/$name ~/$name.old; "
         "done"
     )
-    denied = fence.inside(["bash", "-c", script, "bash", *START_UP])
+    denied = sandbox.inside(["bash", "-c", script, "bash", *START_UP])
     assert denied.started, str(denied)
     for name in START_UP:
         assert (home / name).read_text() == SECRET + "\n", str(name)
-    control = fence.outside(["sh", "-c", f"echo evil >> ~/{START_UP[0]}"])
+    control = sandbox.outside(["sh", "-c", f"echo evil >> ~/{START_UP[0]}"])
     assert control.exit_code == 0
     assert (home / START_UP[0]).read_text() == SECRET + "\nevil\n"
 
 
-def test_nothing_new_appears_in_the_home(fence: Fence, home: Path, tester: Tester) -> None:
+def test_nothing_new_appears_in_the_home(
+    sandbox: SandboxRunner, home: Path, tester: Tester
+) -> None:
     before = sorted(path.name for path in tester.home.iterdir())
     script = (
         "echo started; touch ~/.zshenv ~/evil; mkdir ~/.config/autostart; ln -s /tmp ~/link; "
         "mkdir -p ~/.new/deep"
     )
-    assert fence.inside(["sh", "-c", script]).started
+    assert sandbox.inside(["sh", "-c", script]).started
     assert sorted(path.name for path in tester.home.iterdir()) == before
     assert not (home / ".config" / "autostart").exists()
 
 
 def test_home_comes_from_the_password_file_not_from_the_environment(
-    fence: Fence, home: Path
+    sandbox: SandboxRunner, home: Path
 ) -> None:
     """C-025: ``HOME=/`` must not widen or move anything."""
     victim = home / ".ssh" / "id_ed25519"
-    for value in ("/", str(fence.ground.root), "relative", ""):
-        denied = fence.inside(fence.probe("read", victim), env={"HOME": value})
+    for value in ("/", str(sandbox.tree.root), "relative", ""):
+        denied = sandbox.inside(sandbox.probe("read", victim), env={"HOME": value})
         assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
         assert SECRET not in denied.stdout
 
 
-def test_the_home_itself_is_refused_as_a_workspace(fence: Fence, tester: Tester) -> None:
-    refused = fence.inside(fence.probe("descriptors"), cwd=tester.home)
+def test_the_home_itself_is_refused_as_a_workspace(sandbox: SandboxRunner, tester: Tester) -> None:
+    refused = sandbox.inside(sandbox.probe("descriptors"), cwd=tester.home)
     assert refused.exit_code == 125, str(refused)
     assert refused.stdout == "", str(refused)
     assert "home" in refused.stderr
@@ -144,17 +146,17 @@ def test_the_home_itself_is_refused_as_a_workspace(fence: Fence, tester: Tester)
 
 
 def test_the_shared_temp_directory_is_closed_and_a_private_one_works(
-    fence: Fence, tester: Tester
+    sandbox: SandboxRunner, tester: Tester
 ) -> None:
     """C-023."""
     with tempfile.NamedTemporaryFile(dir="/tmp", prefix="paddock-outside-") as shared:
         shared.write(SECRET.encode())
         shared.flush()
         Path(shared.name).chmod(0o666)
-        denied = fence.inside(fence.probe("read", shared.name))
-        listing = fence.inside(["sh", "-c", "echo started; ls /tmp"])
-        control = fence.outside(fence.probe("read", shared.name))
-    made = fence.inside(
+        denied = sandbox.inside(sandbox.probe("read", shared.name))
+        listing = sandbox.inside(["sh", "-c", "echo started; ls /tmp"])
+        control = sandbox.outside(sandbox.probe("read", shared.name))
+    made = sandbox.inside(
         ["sh", "-c", "echo started; f=$(mktemp) && echo x > $f && cat $f && echo $f"]
     )
     assert denied.answer == "EACCES", str(denied)
@@ -169,12 +171,14 @@ def test_the_shared_temp_directory_is_closed_and_a_private_one_works(
     assert not private.exists(), "the private temp directory outlived the run"
 
 
-def test_two_runs_do_not_share_a_temp_directory(fence: Fence) -> None:
-    places = {fence.inside(["sh", "-c", "echo started; echo $TMPDIR"]).answer for _ in range(2)}
+def test_two_runs_do_not_share_a_temp_directory(sandbox: SandboxRunner) -> None:
+    places = {sandbox.inside(["sh", "-c", "echo started; echo $TMPDIR"]).answer for _ in range(2)}
     assert len(places) == 2
 
 
-def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence: Fence) -> None:
+def test_a_temp_directory_full_of_traps_is_removed_without_following_them(
+    sandbox: SandboxRunner,
+) -> None:
     """Links out of it, a directory nobody may enter, odd names: removed, and what the links name
     stays.
     """
@@ -182,12 +186,12 @@ def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence:
         "echo started; cd $TMPDIR; ln -s {outside} link; ln {own} hard; "
         "mkdir -p a/b/c locked; touch a/b/c/x locked/y;"
         " chmod 0 locked; touch -- '-rf' 'new\nline'; pwd -P"
-    ).format(outside=fence.ground.outside, own=fence.ground.project / "own.txt")
-    outcome = fence.inside(["sh", "-c", script])
+    ).format(outside=sandbox.tree.outside, own=sandbox.tree.project / "own.txt")
+    outcome = sandbox.inside(["sh", "-c", script])
     assert outcome.started, str(outcome)
     assert not Path(outcome.answer).exists()
-    assert fence.ground.secret.read_text() == SECRET + "\n"
-    assert (fence.ground.project / "own.txt").read_text() == "mine\n"
+    assert sandbox.tree.secret.read_text() == SECRET + "\n"
+    assert (sandbox.tree.project / "own.txt").read_text() == "mine\n"
 
 
 # ---- devices and /proc
@@ -209,46 +213,48 @@ def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence:
         ),
     ],
 )
-def test_devices_are_usable(fence: Fence, script: str) -> None:
+def test_devices_are_usable(sandbox: SandboxRunner, script: str) -> None:
     """C-026, F-105."""
-    outcome = fence.inside(["sh", "-c", f"echo started; {script}"])
+    outcome = sandbox.inside(["sh", "-c", f"echo started; {script}"])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 0, str(outcome)
 
 
-def test_new_terminals_can_be_made_with_the_profile_that_grants_them(fence: Fence) -> None:
+def test_new_terminals_can_be_made_with_the_profile_that_grants_them(
+    sandbox: SandboxRunner,
+) -> None:
     words = [
         "python3",
         "-c",
         "import os; print('started', flush=True); os.openpty(); print('made')",
     ]
-    assert fence.inside(words, profile="dev").answer == "made"
-    assert fence.inside(words).exit_code != 0
+    assert sandbox.inside(words, profile="dev").answer == "made"
+    assert sandbox.inside(words).exit_code != 0
 
 
-def test_proc_self_is_readable_at_any_depth(fence: Fence) -> None:
+def test_proc_self_is_readable_at_any_depth(sandbox: SandboxRunner) -> None:
     """F-104: a rule on /proc/self would bind to one process."""
-    outcome = fence.inside(["sh", "-c", "echo started; sh -c 'sh -c \"cat /proc/self/status\"'"])
+    outcome = sandbox.inside(["sh", "-c", "echo started; sh -c 'sh -c \"cat /proc/self/status\"'"])
     assert outcome.exit_code == 0, str(outcome)
     assert "NoNewPrivs:\t1" in outcome.stdout, str(outcome)
 
 
 @pytest.mark.parametrize("name", ["environ", "mem", "maps", "root/etc/passwd", "cwd/.", "fd/0"])
 def test_other_processes_can_not_be_read_through_proc(
-    fence: Fence, tester: Tester, name: str
+    sandbox: SandboxRunner, tester: Tester, name: str
 ) -> None:
     """C-027."""
     with outside_targets.bystander(tester) as pid:
-        denied = fence.inside(fence.probe("proc", str(pid), name))
-        control = fence.outside(fence.probe("proc", str(pid), name))
+        denied = sandbox.inside(sandbox.probe("proc", str(pid), name))
+        control = sandbox.outside(sandbox.probe("proc", str(pid), name))
     assert denied.answer in ("EACCES", "EPERM"), str(denied)
     assert control.answer in ("ok", "EISDIR"), str(control)
 
 
-def test_no_environment_of_another_process_leaks(fence: Fence, tester: Tester) -> None:
+def test_no_environment_of_another_process_leaks(sandbox: SandboxRunner, tester: Tester) -> None:
     script = "echo started; grep -al PADDOCK_VICTIM= /proc/[0-9]*/environ"
     with outside_targets.bystander(tester) as pid:
-        denied = fence.inside(["sh", "-c", script])
-        control = fence.outside(["sh", "-c", script])
+        denied = sandbox.inside(["sh", "-c", script])
+        control = sandbox.outside(["sh", "-c", script])
     assert denied.stdout == "started\n", str(denied)
     assert f"/proc/{pid}/environ" in control.stdout

@@ -8,42 +8,42 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 
-def test_names_and_sizes_outside_can_be_seen(fence: Fence) -> None:
+def test_names_and_sizes_outside_can_be_seen(sandbox: SandboxRunner) -> None:
     """C-030: stat, access, readlink."""
-    outcome = fence.inside(["sh", "-c", f"echo started; stat -c %s {fence.ground.secret}"])
-    assert outcome.answer == str(fence.ground.secret.stat().st_size), str(outcome)
+    outcome = sandbox.inside(["sh", "-c", f"echo started; stat -c %s {sandbox.tree.secret}"])
+    assert outcome.answer == str(sandbox.tree.secret.stat().st_size), str(outcome)
 
 
-def test_modes_of_own_files_outside_can_be_changed(fence: Fence) -> None:
+def test_modes_of_own_files_outside_can_be_changed(sandbox: SandboxRunner) -> None:
     """C-030: chmod; the content stays closed."""
-    assert fence.inside(fence.probe("chmod", fence.ground.secret)).answer == "ok"
-    assert fence.ground.secret.stat().st_mode & 0o777 == 0o666
-    assert fence.inside(fence.probe("read", fence.ground.secret)).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("chmod", sandbox.tree.secret)).answer == "ok"
+    assert sandbox.tree.secret.stat().st_mode & 0o777 == 0o666
+    assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret)).answer == "EACCES"
 
 
-def test_a_second_name_of_a_denied_file_reads_it(fence: Fence) -> None:
+def test_a_second_name_of_a_denied_file_reads_it(sandbox: SandboxRunner) -> None:
     """A hard link that was there before the run, in the granted part: the rule on it is a rule on
     the file.
     """
-    place = fence.ground.make(fence.ground.root / "place")
-    key = fence.ground.put(place / "private" / "key", "secret\n")
+    place = sandbox.tree.make(sandbox.tree.root / "place")
+    key = sandbox.tree.put(place / "private" / "key", "secret\n")
     (place / "second").hardlink_to(key)
     flags = ("-r", f"{place}/**", "--deny", f"{key.parent}/**")
-    assert fence.inside(fence.probe("read", place / "second"), *flags).answer == "ok secret"
+    assert sandbox.inside(sandbox.probe("read", place / "second"), *flags).answer == "ok secret"
     (place / "second").unlink()
-    assert fence.inside(fence.probe("read", key), *flags).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("read", key), *flags).answer == "EACCES"
 
 
-def test_a_readable_file_can_be_run_by_the_loader(fence: Fence) -> None:
+def test_a_readable_file_can_be_run_by_the_loader(sandbox: SandboxRunner) -> None:
     """Execute rights are a floor, not a list of programs."""
-    place = fence.ground.make(fence.ground.root / "place")
-    copy = fence.ground.put(place / "true", "")
+    place = sandbox.tree.make(sandbox.tree.root / "place")
+    copy = sandbox.tree.put(place / "true", "")
     copy.write_bytes(Path("/bin/true").read_bytes())
     loader = "/lib64/ld-linux-x86-64.so.2"
-    outcome = fence.inside(
+    outcome = sandbox.inside(
         ["sh", "-c", f"echo started; {loader} {copy}; echo $?"], "-r", f"{place}/**"
     )
     assert outcome.answer == "0", str(outcome)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import SECRET
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome, Tester
+from tests.support.tree import SECRET
 
 # By their names in the home, and where each leads in the workspace.
 OBEYED = {
@@ -34,14 +34,14 @@ PLUGIN = ".docker/cli-plugins/docker-x"
 
 
 @pytest.fixture
-def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
+def linked(sandbox: SandboxRunner, tester: Tester) -> Iterator[Path]:
     """The workspace, with the files that links in the home lead to."""
     need(
         "root",
         tester.disposable,
         "an ordinary user's own keys and start-up files are not the tests' to write",
     )
-    project, home = fence.ground.project, tester.home
+    project, home = sandbox.tree.project, tester.home
     names = {**OBEYED, **SECRETS, PLUGIN: "plugin"}
     tops = {name.split("/")[0] for name in names}
     kept = {top: home / f"{top}.kept" for top in tops if (home / top).exists()}
@@ -49,7 +49,7 @@ def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
         (home / top).rename(place)
     for name, target in names.items():
         path = project / target / "run.sh" if target == "skills/mine" else project / target
-        fence.ground.put(path, SECRET + "\n", mode=0o755 if name == PLUGIN else 0o644)
+        sandbox.tree.put(path, SECRET + "\n", mode=0o755 if name == PLUGIN else 0o644)
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).symlink_to(project / target)
     for top in tops:
@@ -61,7 +61,7 @@ def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
         place.rename(home / top)
 
 
-def writing(fence: Fence) -> list[str]:
+def writing(sandbox: SandboxRunner) -> list[str]:
     script = (
         "echo started; for name; do echo evil >> $name && echo wrote $name; done; "
         "echo new > skills/mine/new.sh"
@@ -72,21 +72,23 @@ def writing(fence: Fence) -> list[str]:
     return ["sh", "-c", script, "sh", *places, "free"]
 
 
-def why(fence: Fence, path: Path, operation: str) -> Outcome:
+def why(sandbox: SandboxRunner, path: Path, operation: str) -> Outcome:
     words: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "why",
         "--tier",
-        fence.tier,
+        sandbox.tier,
         "--path",
         path,
         "--op",
         operation,
     ]
-    return fence.outside(words)
+    return sandbox.outside(words)
 
 
-def test_targets_of_links_in_protected_directories_are_read_only(full: Fence, linked: Path) -> None:
+def test_targets_of_links_in_protected_directories_are_read_only(
+    full: SandboxRunner, linked: Path
+) -> None:
     done = full.inside(writing(full))
     assert done.started, str(done)
     assert done.stdout.splitlines() == ["started", "wrote free"], str(done)
@@ -102,7 +104,7 @@ def test_targets_of_links_in_protected_directories_are_read_only(full: Fence, li
 
 
 def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(
-    full: Fence, linked: Path
+    full: SandboxRunner, linked: Path
 ) -> None:
     """Not what ~/.ssh leads to: it is denied as well, and so not in the copy."""
     done = full.inside(writing(full), "--cow")
@@ -121,7 +123,7 @@ def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(
 def test_targets_of_links_in_denied_directories_are_closed(
     request: pytest.FixtureRequest, linked: Path, tier: str, flags: list[str]
 ) -> None:
-    fence: Fence = request.getfixturevalue("full" if tier == "full" else "fence")
+    sandbox: SandboxRunner = request.getfixturevalue("full" if tier == "full" else "sandbox")
     if flags and tier == "landlock":
         return  # there are no copies in it
     words = [
@@ -132,21 +134,21 @@ def test_targets_of_links_in_denied_directories_are_closed(
         *SECRETS.values(),
         "ssh/config",
     ]
-    denied = fence.inside(words, *flags)
-    fence.outside([fence.installation.paddock, "discard"])
+    denied = sandbox.inside(words, *flags)
+    sandbox.outside([sandbox.installation.paddock, "discard"])
     assert denied.started, str(denied)
     assert denied.stdout == f"started\nmine\n{SECRET}\n", str(denied)
     assert denied.stderr.count("Permission denied") == len(SECRETS) + 1, str(denied)
     for name in SECRETS.values():
-        told = why(fence, linked / name, "read")
+        told = why(sandbox, linked / name, "read")
         assert "denied" in told.stdout, str(told)
-    control = fence.outside(words)
+    control = sandbox.outside(words)
     assert control.stdout.count(SECRET) == len(SECRETS) + 2, str(control)
 
 
-def test_a_link_that_is_made_between_two_runs_counts(full: Fence, linked: Path) -> None:
+def test_a_link_that_is_made_between_two_runs_counts(full: SandboxRunner, linked: Path) -> None:
     """Plans are remembered, and no plan knows of it."""
-    place = full.ground.put(linked / "token", SECRET + "\n")
+    place = full.tree.put(linked / "token", SECRET + "\n")
     assert full.inside(["cat", place]).stdout == SECRET + "\n", "the control"
     link = full.tester.home / ".aws" / "sso" / "token"
     link.parent.mkdir()
@@ -154,7 +156,9 @@ def test_a_link_that_is_made_between_two_runs_counts(full: Fence, linked: Path) 
     assert full.inside(["cat", place]).stdout == ""
 
 
-def test_a_directory_that_can_not_be_listed_stops_the_run(full: Fence, linked: Path) -> None:
+def test_a_directory_that_can_not_be_listed_stops_the_run(
+    full: SandboxRunner, linked: Path
+) -> None:
     shut = full.tester.home / ".aws" / "shut"
     shut.mkdir(mode=0)
     full.tester.give(shut)

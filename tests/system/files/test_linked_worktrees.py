@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cow import tree
+from tests.support.cow import tree_entries
 from tests.support.features import need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 
 _SETTINGS = ("-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "init.defaultBranch=main")
@@ -21,19 +21,19 @@ _SETTINGS = ("-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "init.de
 class Linked:
     """``main`` holds the repository, ``top`` is the worktree that the run stands in."""
 
-    fence: Fence
+    sandbox: SandboxRunner
     main: Path
     top: Path
 
     def inside(self, script: str) -> Outcome:
-        return self.fence.inside(["sh", "-c", f"echo started\n{script}"], cwd=self.top)
+        return self.sandbox.inside(["sh", "-c", f"echo started\n{script}"], cwd=self.top)
 
 
 @pytest.fixture
-def linked(full: Fence) -> Linked:
+def linked(full: SandboxRunner) -> Linked:
     need_program("git")
-    main, top = full.ground.outside / "main", full.ground.root / "topic"
-    full.ground.make(main)
+    main, top = full.tree.outside / "main", full.tree.root / "topic"
+    full.tree.make(main)
     for words in (
         ["init", "-q", str(main)],
         ["-C", str(main), "commit", "-q", "--allow-empty", "-m", "first"],
@@ -41,7 +41,7 @@ def linked(full: Fence) -> Linked:
     ):
         made = full.outside(["git", *_SETTINGS, *words])
         assert made.exit_code == 0, str(made)
-    return Linked(fence=full, main=main, top=top)
+    return Linked(sandbox=full, main=main, top=top)
 
 
 def test_git_works_in_a_linked_worktree(linked: Linked) -> None:
@@ -53,7 +53,7 @@ def test_git_works_in_a_linked_worktree(linked: Linked) -> None:
         "git rebase -q HEAD~1\ngit status --short"
     )
     assert done.exit_code == 0, str(done)
-    log = linked.fence.outside(["git", "-C", linked.main, "log", "--format=%s", "other"])
+    log = linked.sandbox.outside(["git", "-C", linked.main, "log", "--format=%s", "other"])
     assert log.stdout.split() == ["more", "inside", "first"], str(log)
 
 
@@ -66,27 +66,27 @@ def test_what_leads_git_elsewhere_can_not_be_written(linked: Linked, name: str) 
     before = place.read_bytes() if place.exists() else None
     linked.inside(f"echo evil > {place}; mv {place} {place}.old; rm -f {place}")
     assert (place.read_bytes() if place.exists() else None) == before
-    assert linked.fence.outside(["sh", "-c", f"echo evil >> {place}"]).exit_code == 0
+    assert linked.sandbox.outside(["sh", "-c", f"echo evil >> {place}"]).exit_code == 0
 
 
 def test_the_rest_of_the_main_repository_stays_closed(linked: Linked) -> None:
-    secret = linked.fence.ground.put(linked.main / "secret.txt", "secret\n")
-    assert linked.fence.inside(linked.fence.probe("read", secret), cwd=linked.top).answer in (
+    secret = linked.sandbox.tree.put(linked.main / "secret.txt", "secret\n")
+    assert linked.sandbox.inside(linked.sandbox.probe("read", secret), cwd=linked.top).answer in (
         "EACCES",
         "ENOENT",
     )
-    assert linked.fence.outside(linked.fence.probe("read", secret)).answer == "ok secret"
+    assert linked.sandbox.outside(linked.sandbox.probe("read", secret)).answer == "ok secret"
 
 
 def test_a_planted_pointer_opens_no_repository(linked: Linked) -> None:
-    project = linked.fence.ground.project
+    project = linked.sandbox.tree.project
     (project / ".git").write_bytes((linked.top / ".git").read_bytes())
-    linked.fence.tester.give(project)
+    linked.sandbox.tester.give(project)
     head = linked.main / ".git" / "HEAD"
-    refused = linked.fence.inside(linked.fence.probe("read", head))
+    refused = linked.sandbox.inside(linked.sandbox.probe("read", head))
     assert refused.answer in ("EACCES", "ENOENT"), str(refused)
     assert "does not list this worktree" in refused.stderr
-    opened = linked.fence.inside(linked.fence.probe("read", head), cwd=linked.top)
+    opened = linked.sandbox.inside(linked.sandbox.probe("read", head), cwd=linked.top)
     assert opened.answer.startswith("ok "), str(opened)
 
 
@@ -105,11 +105,11 @@ def test_a_copy_of_a_worktree_leaves_the_main_repository_as_it_is(linked: Linked
         f"git status; git tag v9; git commit -q --allow-empty -m inside\n"
         f"rm -rf {git}/objects/??; rm -f {git}/refs/heads/*"
     )
-    before = tree(git)
-    argv = linked.fence.command(["sh", "-c", script], "--cow")
-    done = linked.fence.tester.run(argv, cwd=linked.top)
+    before = tree_entries(git)
+    argv = linked.sandbox.command(["sh", "-c", script], "--cow")
+    done = linked.sandbox.tester.run(argv, cwd=linked.top)
     assert done.started, str(done)
     assert "On branch" in done.stdout, "it can be read"
-    assert tree(git) == before
-    assert linked.fence.outside(["git", "-C", linked.main, "tag", "v9"]).exit_code == 0
-    assert tree(git) != before
+    assert tree_entries(git) == before
+    assert linked.sandbox.outside(["git", "-C", linked.main, "tag", "v9"]).exit_code == 0
+    assert tree_entries(git) != before

@@ -1,4 +1,4 @@
-"""However Paddock is installed: what it is started from next time, outside the fence, stays as it
+"""However Paddock is installed: what it is started from next time, outside the sandbox, stays as it
 is.
 """
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
 from tests.support.installation import for_one_user, on_an_interpreter_at_home
+from tests.support.sandbox import SandboxRunner, Word
 from tests.system.files.test_self_protection import harm
 
 
 @pytest.fixture(autouse=True)
-def _disposable(fence: Fence) -> None:
+def _disposable(sandbox: SandboxRunner) -> None:
     need(
         "root",
-        fence.tester.disposable,
+        sandbox.tester.disposable,
         "an ordinary user's own installation is not the tests' to risk",
     )
 
@@ -41,9 +41,9 @@ def attack(victims: list[Path], absent: list[Path]) -> list[str]:
     return script
 
 
-def test_installed_for_one_user(fence: Fence) -> None:
-    with for_one_user(fence.tester) as installed:
-        local = fence.tester.home / ".local"
+def test_installed_for_one_user(sandbox: SandboxRunner) -> None:
+    with for_one_user(sandbox.tester) as installed:
+        local = sandbox.tester.home / ".local"
         victims = [
             installed.paddock,
             installed.core,
@@ -56,24 +56,26 @@ def test_installed_for_one_user(fence: Fence) -> None:
         ]
         beside = local / "bin" / "other"
         beside.write_text("old")
-        fence.tester.give(beside)
+        sandbox.tester.give(beside)
         with unharmed(victims, absent):
             script = attack(victims, absent)
             script[-1] += f"\necho new > {beside}"
-            denied = replace(fence, installation=installed).inside(
+            denied = replace(sandbox, installation=installed).inside(
                 script, "-a", f"{local}/**", journal=False
             )
         assert denied.started, denied
         assert beside.read_text() == "new\n", "the rest of the grant stands"
-        control = fence.outside(["sh", "-c", f"echo '# seen' >> {victims[2]}"])
+        control = sandbox.outside(["sh", "-c", f"echo '# seen' >> {victims[2]}"])
         assert control.exit_code == 0
-        assert victims[2].read_text().endswith("# seen\n"), "without the fence he may: it is his"
+        assert victims[2].read_text().endswith("# seen\n"), "without the sandbox he may: it is his"
 
 
-def test_installed_for_one_user_it_starts_whatever_the_environment_says(fence: Fence) -> None:
+def test_installed_for_one_user_it_starts_whatever_the_environment_says(
+    sandbox: SandboxRunner,
+) -> None:
     """Where a user's packages are is a variable of the caller's for Python; not for Paddock."""
-    with for_one_user(fence.tester) as installed:
-        for number, env in enumerate(({}, {"PYTHONUSERBASE": str(fence.ground.project)})):
+    with for_one_user(sandbox.tester) as installed:
+        for number, env in enumerate(({}, {"PYTHONUSERBASE": str(sandbox.tree.project)})):
             words: list[Word] = [
                 installed.paddock,
                 "run",
@@ -83,12 +85,12 @@ def test_installed_for_one_user_it_starts_whatever_the_environment_says(fence: F
                 "echo",
                 "ran",
             ]
-            run = fence.tester.run(words, env=env, cwd=fence.ground.project)
+            run = sandbox.tester.run(words, env=env, cwd=sandbox.tree.project)
             assert run.stdout == "ran\n", run
 
 
-def test_on_an_interpreter_in_the_home(fence: Fence) -> None:
-    with on_an_interpreter_at_home(fence.tester) as (installed, base):
+def test_on_an_interpreter_in_the_home(sandbox: SandboxRunner) -> None:
+    with on_an_interpreter_at_home(sandbox.tester) as (installed, base):
         (library,) = (base / "lib").glob("python*")
         victims = [
             library / "contextlib.py",
@@ -101,32 +103,32 @@ def test_on_an_interpreter_in_the_home(fence: Fence) -> None:
             library / "sitecustomize-evil.py",
         ]
         with unharmed(victims, absent):
-            denied = replace(fence, installation=installed).inside(
+            denied = replace(sandbox, installation=installed).inside(
                 attack(victims, absent), "-a", f"{base}/**", journal=False
             )
         assert denied.started, denied
-        control = fence.outside(["sh", "-c", f"echo '# seen' >> {victims[0]}"])
+        control = sandbox.outside(["sh", "-c", f"echo '# seen' >> {victims[0]}"])
         assert control.exit_code == 0
-        assert victims[0].read_text().endswith("# seen\n"), "without the fence he may: it is his"
+        assert victims[0].read_text().endswith("# seen\n"), "without the sandbox he may: it is his"
 
 
-def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
+def test_start_up_files_of_the_user_are_not_run(sandbox: SandboxRunner) -> None:
     """Where the environment lets Python see the user's own packages, it runs what lies there on
     every start.
     """
-    marker = fence.ground.outside / "ran"
-    python = fence.installation.root / "bin" / "python3"
-    config = fence.installation.root / "pyvenv.cfg"
+    marker = sandbox.tree.outside / "ran"
+    python = sandbox.installation.root / "bin" / "python3"
+    config = sandbox.installation.root / "pyvenv.cfg"
     text = config.read_text()
     site = Path(
-        fence.tester.run(
+        sandbox.tester.run(
             [python, "-c", "import site; print(site.getusersitepackages())"]
         ).stdout.strip()
     )
     library = site.parents[1]
     assert not library.exists(), f"{library} is left over"
     library.mkdir(parents=True)
-    fence.tester.give(library)
+    sandbox.tester.give(library)
     try:
         config.write_text(
             text.replace(
@@ -134,14 +136,14 @@ def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
             )
         )
         plant = f'mkdir -p {site}; echo \'open("{marker}", "w")\' > {site}/usercustomize.py'
-        planted = fence.inside(["sh", "-c", plant], "--allow", f"{library}/**", journal=False)
+        planted = sandbox.inside(["sh", "-c", plant], "--allow", f"{library}/**", journal=False)
         assert planted.exit_code == 0, planted
-        assert fence.outside([python, "-c", "pass"]).exit_code == 0
+        assert sandbox.outside([python, "-c", "pass"]).exit_code == 0
         assert marker.exists(), "plain Python does run it"
         marker.unlink()
         for words in (["profiles"], ["run", "--block", "mlock", "--", "true"]):
-            started = fence.tester.run(
-                [fence.installation.paddock, *words], cwd=fence.ground.project
+            started = sandbox.tester.run(
+                [sandbox.installation.paddock, *words], cwd=sandbox.tree.project
             )
             assert started.exit_code == 0, started
             assert not marker.exists(), words
@@ -153,14 +155,14 @@ def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
 
 
 @contextmanager
-def entry(fence: Fence, directory: Path) -> Iterator[Path]:
+def entry(sandbox: SandboxRunner, directory: Path) -> Iterator[Path]:
     """A link to Paddock on the person's PATH, as pipx and uv make it."""
     made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     link = directory / "paddock"
-    link.symlink_to(fence.installation.paddock)
+    link.symlink_to(sandbox.installation.paddock)
     (directory / "other").write_text("old")
-    fence.tester.give(directory)
+    sandbox.tester.give(directory)
     try:
         yield link
     finally:
@@ -170,8 +172,8 @@ def entry(fence: Fence, directory: Path) -> Iterator[Path]:
             directory.rmdir()
 
 
-def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
-    with entry(fence, fence.tester.home / ".local" / "bin") as link:
+def test_the_link_that_a_person_starts_it_by(sandbox: SandboxRunner) -> None:
+    with entry(sandbox, sandbox.tester.home / ".local" / "bin") as link:
         env = {"PATH": f"{link.parent}:/usr/bin:/bin"}
         script = (
             f"echo started; ln -sf /bin/true {link}; rm -f {link}; mv {link} {link}-old; "
@@ -189,22 +191,22 @@ def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
             "-c",
             script,
         ]
-        denied = fence.tester.run([link, *words], env=env, cwd=fence.ground.project)
+        denied = sandbox.tester.run([link, *words], env=env, cwd=sandbox.tree.project)
         assert denied.started, denied
-        assert os.readlink(link) == str(fence.installation.paddock)
+        assert os.readlink(link) == str(sandbox.installation.paddock)
         assert (link.parent / "other").read_text() == "new\n", "the rest of the grant stands"
-        control = fence.outside(["sh", "-c", f"ln -sf /bin/true {link}"])
+        control = sandbox.outside(["sh", "-c", f"ln -sf /bin/true {link}"])
         assert control.exit_code == 0
-        assert os.readlink(link) == "/bin/true", "without the fence he may: it is his"
+        assert os.readlink(link) == "/bin/true", "without the sandbox he may: it is his"
 
 
-def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> None:
+def test_a_program_of_its_name_in_the_workspace_stops_the_run(sandbox: SandboxRunner) -> None:
     """With such a PATH the next `paddock` would be the agent's."""
-    fence.ground.put(fence.ground.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
-    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
-    path = f"{fence.ground.project}/bin:/usr/bin:/bin"
+    sandbox.tree.put(sandbox.tree.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
+    words: list[Word] = [sandbox.installation.paddock, "run", "--tier", "landlock", "--", "true"]
+    path = f"{sandbox.tree.project}/bin:/usr/bin:/bin"
     rewrite: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "run",
         "--tier",
         "full",
@@ -213,12 +215,12 @@ def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> N
         "-c",
         "echo > bin/paddock",
     ]
-    locked = fence.tester.run(rewrite, env={"PATH": path}, cwd=fence.ground.project)
+    locked = sandbox.tester.run(rewrite, env={"PATH": path}, cwd=sandbox.tree.project)
     assert "Read-only file system" in locked.stderr, locked
-    refused = fence.tester.run(words, env={"PATH": path}, cwd=fence.ground.project)
+    refused = sandbox.tester.run(words, env={"PATH": path}, cwd=sandbox.tree.project)
     assert refused.exit_code == 125, refused
     assert "which Paddock itself needs" in refused.stderr
-    assert fence.tester.run(words, cwd=fence.ground.project).exit_code == 0
+    assert sandbox.tester.run(words, cwd=sandbox.tree.project).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -233,66 +235,70 @@ def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> N
     ],
 )
 def test_a_missing_name_of_paddock_on_the_search_path_stays_missing(
-    fence: Fence, entry: str, plant: str
+    sandbox: SandboxRunner, entry: str, plant: str
 ) -> None:
     """An activated environment in the workspace comes before the directory of Paddock."""
-    project, marker = fence.ground.project, fence.ground.outside / "started"
-    fence.ground.make(project / "bin")
-    fence.ground.put(project / "evil" / "paddock", f"#!/bin/sh\ntouch {marker}\n", mode=0o755)
-    path = f"{entry.format(project=project)}:{fence.installation.paddock.parent}:/usr/bin:/bin"
-    words: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--off", "audit"]
+    project, marker = sandbox.tree.project, sandbox.tree.outside / "started"
+    sandbox.tree.make(project / "bin")
+    sandbox.tree.put(project / "evil" / "paddock", f"#!/bin/sh\ntouch {marker}\n", mode=0o755)
+    path = f"{entry.format(project=project)}:{sandbox.installation.paddock.parent}:/usr/bin:/bin"
+    words: list[Word] = [sandbox.installation.paddock, "run", "--tier", "full", "--off", "audit"]
     words += ["--", "sh", "-c", f"echo started; {plant}; touch bin/other"]
-    run = fence.tester.run(words, env={"PATH": path}, cwd=project)
+    run = sandbox.tester.run(words, env={"PATH": path}, cwd=project)
     assert run.stdout.startswith("started"), run
     assert (project / "bin" / "other").exists(), "control: another name stays"
     host = ["sh", "-c", "paddock profiles"]
-    assert "ai-agent" in fence.tester.run(host, env={"PATH": path}, cwd=project).stdout, run
+    assert "ai-agent" in sandbox.tester.run(host, env={"PATH": path}, cwd=project).stdout, run
     assert not marker.exists()
-    fence.outside(["rm", "-rf", "made", "moved", "linked", "tree"])
-    fence.tester.run(words, cwd=project)
-    fence.tester.run(host, env={"PATH": path}, cwd=project)
+    sandbox.outside(["rm", "-rf", "made", "moved", "linked", "tree"])
+    sandbox.tester.run(words, cwd=project)
+    sandbox.tester.run(host, env={"PATH": path}, cwd=project)
     assert marker.exists(), "control: without that PATH the run can leave the name"
 
 
-def test_the_landlock_tier_refuses_a_search_path_with_a_free_name_of_paddock(fence: Fence) -> None:
-    project = fence.ground.project
-    own = fence.installation.paddock.parent
-    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
+def test_the_landlock_tier_refuses_a_search_path_with_a_free_name_of_paddock(
+    sandbox: SandboxRunner,
+) -> None:
+    project = sandbox.tree.project
+    own = sandbox.installation.paddock.parent
+    words: list[Word] = [sandbox.installation.paddock, "run", "--tier", "landlock", "--", "true"]
     for path in (f"{project}/bin:{own}:/usr/bin", f"bin:{own}:/usr/bin", f":{own}:/usr/bin"):
-        refused = fence.tester.run(words, env={"PATH": path}, cwd=project)
+        refused = sandbox.tester.run(words, env={"PATH": path}, cwd=project)
         assert refused.exit_code == 125, refused
         assert "which your PATH finds before paddock" in refused.stderr
     path = f"{own}:{project}/bin:bin:/usr/bin"
-    control = fence.tester.run(words, env={"PATH": path}, cwd=project)
+    control = sandbox.tester.run(words, env={"PATH": path}, cwd=project)
     assert control.exit_code == 0, control
 
 
 def test_programs_on_the_search_path_that_a_run_changes_are_listed_at_its_end(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
-    project = fence.ground.project
-    fence.ground.put(project / "bin" / "old", "#!/bin/sh\n", mode=0o755)
-    fence.ground.put(project / "bin" / "same", "#!/bin/sh\n", mode=0o755)
-    path = f"{fence.installation.paddock.parent}:{project}/bin:/usr/bin:/bin"
+    project = sandbox.tree.project
+    sandbox.tree.put(project / "bin" / "old", "#!/bin/sh\n", mode=0o755)
+    sandbox.tree.put(project / "bin" / "same", "#!/bin/sh\n", mode=0o755)
+    path = f"{sandbox.installation.paddock.parent}:{project}/bin:/usr/bin:/bin"
     plant = ["sh", "-c", "mkdir lib; echo x >> bin/old; cp /bin/true bin/git; touch lib/other"]
-    words: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--off", "audit"]
-    run = fence.tester.run([*words, "--", *plant], env={"PATH": path}, cwd=project)
+    words: list[Word] = [sandbox.installation.paddock, "run", "--tier", "full", "--off", "audit"]
+    run = sandbox.tester.run([*words, "--", *plant], env={"PATH": path}, cwd=project)
     assert "bin/old" in run.stderr, run
     assert "bin/git" in run.stderr, run
     assert "bin/same" not in run.stderr, run
     assert "lib/other" not in run.stderr, run
     (project / "lib" / "other").unlink()
     (project / "lib").rmdir()
-    control = fence.tester.run([*words, "--", *plant], cwd=project)
+    control = sandbox.tester.run([*words, "--", *plant], cwd=project)
     assert "bin/git" not in control.stderr, control
 
 
-def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(fence: Fence) -> None:
+def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(
+    sandbox: SandboxRunner,
+) -> None:
     """Installers then make a shell start Python; the shell would not know the options."""
-    marker = fence.ground.outside / "ran"
+    marker = sandbox.tree.outside / "ran"
     plant = f'echo \'open("{marker}", "w")\' > sitecustomize.py'
-    assert fence.inside(["sh", "-c", plant]).exit_code == 0
-    script = fence.installation.paddock.with_name("paddock-python")
+    assert sandbox.inside(["sh", "-c", plant]).exit_code == 0
+    script = sandbox.installation.paddock.with_name("paddock-python")
     before = script.read_text()
     first, _, rest = before.partition("\n")
     python = first.removeprefix("#!")
@@ -303,14 +309,14 @@ def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(fe
             ("#!/bin/bash\n", 125),
         ):
             script.write_text(header + rest)
-            env = {"PYTHONPATH": str(fence.ground.project)}
-            started = fence.tester.run(
-                [fence.installation.paddock, "profiles"], env=env, cwd=fence.ground.project
+            env = {"PYTHONPATH": str(sandbox.tree.project)}
+            started = sandbox.tester.run(
+                [sandbox.installation.paddock, "profiles"], env=env, cwd=sandbox.tree.project
             )
             assert started.exit_code == code, started
             assert not marker.exists(), header
     finally:
         script.write_text(before)
-    control = fence.outside([python, "-c", "pass"], env={"PYTHONPATH": str(fence.ground.project)})
+    control = sandbox.outside([python, "-c", "pass"], env={"PYTHONPATH": str(sandbox.tree.project)})
     assert control.exit_code == 0
     assert marker.exists(), "plain Python does run it"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 # Every way to move one directory; each says what it did, so that the control can be told from the
-# fence.
+# sandbox.
 MOVES = """
 import ctypes, os, shutil, sys
 place, aside = sys.argv[1], sys.argv[2]
@@ -37,48 +37,48 @@ for way in (exchange, through_proc, by_descriptor, lambda: os.rename(place, asid
 """
 
 
-def repository(full: Fence, place: Path) -> Path:
+def repository(full: SandboxRunner, place: Path) -> Path:
     assert full.outside(["git", "init", "-q", place]).exit_code == 0
-    full.ground.put(place / ".git" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
+    full.tree.put(place / ".git" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
     return place / ".git"
 
 
 @pytest.mark.parametrize("where", [".", "sub/deep"])
-def test_a_git_directory_stays_where_it_is(full: Fence, where: str) -> None:
-    git = repository(full, full.ground.project / where)
+def test_a_git_directory_stays_where_it_is(full: SandboxRunner, where: str) -> None:
+    git = repository(full, full.tree.project / where)
     before = (git.stat().st_ino, (git / "config").read_text())
     for number in range(2):  # what one run leaves, the next one meets
         done = full.inside(
-            ["python3", "-c", MOVES, str(git), str(full.ground.project / f"aside{number}")]
+            ["python3", "-c", MOVES, str(git), str(full.tree.project / f"aside{number}")]
         )
         assert done.started, str(done)
         assert "moved" not in done.stdout, str(done)
         assert (git.stat().st_ino, (git / "config").read_text()) == before
         assert (git / "hooks" / "pre-commit").read_text() == "#!/bin/sh\n"
-    control = full.outside(["python3", "-c", MOVES, str(git), str(full.ground.project / "control")])
+    control = full.outside(["python3", "-c", MOVES, str(git), str(full.tree.project / "control")])
     assert "moved" in control.stdout, str(control)
 
 
-def test_a_submodule_s_git_directory_stays_where_it_is(full: Fence) -> None:
-    git = repository(full, full.ground.project)
-    place = full.ground.put(git / "modules" / "m" / "config", "[core]\n").parent
-    full.ground.put(place / "HEAD", "ref: refs/heads/main\n")
-    aside = full.ground.project / "aside"
+def test_a_submodule_s_git_directory_stays_where_it_is(full: SandboxRunner) -> None:
+    git = repository(full, full.tree.project)
+    place = full.tree.put(git / "modules" / "m" / "config", "[core]\n").parent
+    full.tree.put(place / "HEAD", "ref: refs/heads/main\n")
+    aside = full.tree.project / "aside"
     done = full.inside(["python3", "-c", MOVES, str(place.parent), str(aside)])
     assert done.started, str(done)
     assert "moved" not in done.stdout, str(done)
     assert (place / "config").read_text() == "[core]\n"
     control = full.outside(
-        ["python3", "-c", MOVES, str(place.parent), str(full.ground.project / "control")]
+        ["python3", "-c", MOVES, str(place.parent), str(full.tree.project / "control")]
     )
     assert "moved" in control.stdout, str(control)
 
 
 @pytest.mark.parametrize("level", ["a", "a/b"])
-def test_what_lies_above_an_exact_deny_stays_where_it_is(full: Fence, level: str) -> None:
+def test_what_lies_above_an_exact_deny_stays_where_it_is(full: SandboxRunner, level: str) -> None:
     """Else the next run would find the secret under a name that nothing denies."""
-    project = full.ground.project
-    secret = full.ground.put(project / "a" / "b" / "plain", "secret\n")
+    project = full.tree.project
+    secret = full.tree.put(project / "a" / "b" / "plain", "secret\n")
     deny = ("--deny", str(secret))
     done = full.inside(
         ["python3", "-c", MOVES, str(project / level), str(project / "aside")], *deny
@@ -92,11 +92,11 @@ def test_what_lies_above_an_exact_deny_stays_where_it_is(full: Fence, level: str
     assert "moved" in control.stdout, str(control)
 
 
-def test_a_directory_that_no_name_rests_on_moves_with_what_is_in_it(full: Fence) -> None:
+def test_a_directory_that_no_name_rests_on_moves_with_what_is_in_it(full: SandboxRunner) -> None:
     """The name below it is covered wherever it goes, now and in the next run."""
-    project = full.ground.project
+    project = full.tree.project
     git = repository(full, project / "old")
-    secret = full.ground.put(project / "old" / ".env", "secret\n")
+    secret = full.tree.put(project / "old" / ".env", "secret\n")
     moved = project / "new"
     script = f"echo started; mv old new && cat {moved}/.env; echo evil > {moved}/.git/config"
     for words in (script, f"echo started; cat {moved}/.env; echo evil > {moved}/.git/config"):
@@ -110,8 +110,8 @@ def test_a_directory_that_no_name_rests_on_moves_with_what_is_in_it(full: Fence)
     assert "secret" in full.outside(["cat", moved / ".env"]).stdout
 
 
-def test_git_works_beside_the_pins(full: Fence) -> None:
-    project = full.ground.project
+def test_git_works_beside_the_pins(full: SandboxRunner) -> None:
+    project = full.tree.project
     git = repository(full, project)
     (git / "hooks" / "pre-commit").unlink()
     script = """

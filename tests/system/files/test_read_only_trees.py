@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import SECRET
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Tester
+from tests.support.tree import SECRET
 from tests.support.waiting import wait_for
 
 # What the built-in profiles grant of the home, with the directories that hold the secrets.
@@ -42,7 +42,7 @@ def put(tester: Tester, path: Path, text: str = SECRET + "\n") -> Path:
     return path
 
 
-def readable(fence: Fence, paths: list[Path], *, inside: bool) -> list[str]:
+def readable(sandbox: SandboxRunner, paths: list[Path], *, inside: bool) -> list[str]:
     words: list[Word] = [
         "sh",
         "-c",
@@ -50,27 +50,25 @@ def readable(fence: Fence, paths: list[Path], *, inside: bool) -> list[str]:
         "sh",
         *paths,
     ]
-    done = fence.inside(words) if inside else fence.outside(words)
+    done = sandbox.inside(words) if inside else sandbox.outside(words)
     assert done.started, str(done)
     return done.stdout.splitlines()[1:]
 
 
 def test_a_denied_name_is_closed_in_what_profiles_grant_of_the_home(
-    full: Fence, tester: Tester, home: Path
+    full: SandboxRunner, tester: Tester, home: Path
 ) -> None:
     secrets = [put(tester, home / place / name) for place in GRANTED for name in DENIED]
     plain = [put(tester, home / place / "plain") for place in GRANTED]
     assert readable(full, [*secrets, *plain], inside=True) == [str(path) for path in plain]
     assert readable(full, secrets, inside=False) == [str(path) for path in secrets]
     for path in secrets[:3]:
-        why = tester.run(
-            [full.installation.paddock, "why", "--path", path], cwd=full.ground.project
-        )
+        why = tester.run([full.installation.paddock, "why", "--path", path], cwd=full.tree.project)
         assert "denied" in why.stdout, str(why)
 
 
 def test_a_denied_name_is_closed_three_levels_deep_in_opt_and_why_says_where_the_search_ends(
-    full: Fence, tester: Tester
+    full: SandboxRunner, tester: Tester
 ) -> None:
     need("root", tester.disposable, "only root can write /opt")
     top = Path(f"/opt/paddock-test-{tester.uid}")
@@ -83,7 +81,7 @@ def test_a_denied_name_is_closed_three_levels_deep_in_opt_and_why_says_where_the
         assert readable(full, [searched], inside=False) == [str(searched)]
         for path, answer in ((searched, "denied"), (deeper, "allowed")):
             why = tester.run(
-                [full.installation.paddock, "why", "--path", path], cwd=full.ground.project
+                [full.installation.paddock, "why", "--path", path], cwd=full.tree.project
             )
             assert answer in why.stdout, str(why)
     finally:
@@ -91,7 +89,7 @@ def test_a_denied_name_is_closed_three_levels_deep_in_opt_and_why_says_where_the
 
 
 @contextmanager
-def reading(full: Fence, home: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def reading(full: SandboxRunner, home: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A command that says, for each line it is told, what it can read or reach then."""
     script = """
 import socket, sys
@@ -133,7 +131,7 @@ def settles(process: subprocess.Popen[str], kind: str, path: Path, expected: str
 
 @pytest.mark.parametrize("act", ["creates", "replaces", "makes the directory of"])
 def test_a_name_that_is_denied_by_its_path_stays_closed_when_the_host(
-    full: Fence, tester: Tester, home: Path, act: str
+    full: SandboxRunner, tester: Tester, home: Path, act: str
 ) -> None:
     """One of the base profile, and one of a person's policy."""
     of_base, of_person = home / ".netrc", home / "docs" / "a" / "secret"
@@ -154,7 +152,7 @@ def test_a_name_that_is_denied_by_its_path_stays_closed_when_the_host(
 
 
 def test_a_service_that_starts_during_a_run_is_not_reached_through_a_directory_that_is_only_read(
-    full: Fence, home: Path
+    full: SandboxRunner, home: Path
 ) -> None:
     """In the directories on the way to a name that is denied by its path, such as the home
     itself.

@@ -1,4 +1,4 @@
-"""The fence protects itself: nothing it relies on can be changed from inside, whatever is
+"""The sandbox protects itself: nothing it relies on can be changed from inside, whatever is
 granted.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import Snapshot
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Tester
+from tests.support.tree import Snapshot
 
 
 @pytest.fixture
@@ -51,22 +51,22 @@ def harm(paths: list[Path]) -> list[str]:
 
 
 def test_the_configuration_stays_as_it_is_in_a_granted_home(
-    fence: Fence, config: Path, tester: Tester
+    sandbox: SandboxRunner, config: Path, tester: Tester
 ) -> None:
     """C-057: also a profile that does not exist yet."""
     before = Snapshot.of(config)
     script = harm([config / "mine.conf"])
     script[-1] += f"\necho 'rw /' > {config}/ai-agent.conf\nmkdir -p ~/.config/paddock/profiles"
-    denied = fence.inside(script, "-a", f"{tester.home}/**", journal=False)
+    denied = sandbox.inside(script, "-a", f"{tester.home}/**", journal=False)
     assert denied.started, str(denied)
     assert Snapshot.of(config) == before
-    control = fence.outside(["sh", "-c", f"echo evil >> {config}/mine.conf"])
+    control = sandbox.outside(["sh", "-c", f"echo evil >> {config}/mine.conf"])
     assert control.exit_code == 0
     assert "evil" in (config / "mine.conf").read_text()
 
 
 def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
-    fence: Fence, tester: Tester
+    sandbox: SandboxRunner, tester: Tester
 ) -> None:
     need(
         "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
@@ -78,15 +78,15 @@ def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
         "-c",
         "echo started; mkdir -p ~/.config/paddock; echo x > ~/.config/paddock/ai-agent.conf",
     ]
-    denied = fence.inside(script, "-a", f"{tester.home}/**", journal=False)
+    denied = sandbox.inside(script, "-a", f"{tester.home}/**", journal=False)
     assert denied.started, str(denied)
     assert not directory.exists(), str(denied)
 
 
-def test_the_installation_stays_as_it_is(fence: Fence, tester: Tester) -> None:
-    """Owned by the tester, in his home: only the fence keeps him out."""
+def test_the_installation_stays_as_it_is(sandbox: SandboxRunner, tester: Tester) -> None:
+    """Owned by the tester, in his home: only the sandbox keeps him out."""
     need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
-    installed = fence.installation
+    installed = sandbox.installation
     victims = [
         installed.core,
         installed.paddock,
@@ -94,44 +94,46 @@ def test_the_installation_stays_as_it_is(fence: Fence, tester: Tester) -> None:
         installed.package / "policy" / "model.py",
     ]
     before = [(path.stat().st_ino, path.read_bytes()) for path in victims]
-    denied = fence.inside(harm(victims), "-a", f"{tester.home}/**", journal=False)
+    denied = sandbox.inside(harm(victims), "-a", f"{tester.home}/**", journal=False)
     assert denied.started, str(denied)
     assert [(path.stat().st_ino, path.read_bytes()) for path in victims] == before
-    granted_directly = fence.inside(harm(victims), "-a", f"{installed.root}/**", journal=False)
+    granted_directly = sandbox.inside(harm(victims), "-a", f"{installed.root}/**", journal=False)
     assert granted_directly.started or granted_directly.exit_code == 125, str(granted_directly)
     assert [(path.stat().st_ino, path.read_bytes()) for path in victims] == before
-    control = fence.outside(["sh", "-c", f"echo '# seen' >> '{victims[2]}'"])
-    assert control.exit_code == 0, "without the fence he may: it is his"
+    control = sandbox.outside(["sh", "-c", f"echo '# seen' >> '{victims[2]}'"])
+    assert control.exit_code == 0, "without the sandbox he may: it is his"
     victims[2].write_bytes(before[2][1])
 
 
-def test_no_module_can_be_planted_beside_the_installed_ones(fence: Fence, tester: Tester) -> None:
+def test_no_module_can_be_planted_beside_the_installed_ones(
+    sandbox: SandboxRunner, tester: Tester
+) -> None:
     need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
-    site = fence.installation.package.parent
+    site = sandbox.installation.package.parent
     planted = [
         site / "sitecustomize.py",
         site / "evil.pth",
-        fence.installation.root / "bin" / "evil",
+        sandbox.installation.root / "bin" / "evil",
     ]
     script = ["sh", "-c", "echo started; " + "; ".join(f"echo x > '{path}'" for path in planted)]
-    assert fence.inside(script, "-a", f"{tester.home}/**", journal=False).started
+    assert sandbox.inside(script, "-a", f"{tester.home}/**", journal=False).started
     assert not any(path.exists() for path in planted)
 
 
 @pytest.mark.parametrize("suffix", ["toml", "conf"])
-def test_the_policy_file_of_the_run_stays_as_it_is(fence: Fence, suffix: str) -> None:
+def test_the_policy_file_of_the_run_stays_as_it_is(sandbox: SandboxRunner, suffix: str) -> None:
     """Named on the command line and lying in a granted directory."""
-    place = fence.ground.make(fence.ground.root / "policies")
+    place = sandbox.tree.make(sandbox.tree.root / "policies")
     text = (
         "inherit ai-agent\n" if suffix == "conf" else '[meta]\nversion = 1\ninherit = "ai-agent"\n'
     )
-    policy = fence.ground.put(place / f"mine.{suffix}", text)
-    fence.ground.put(place / "other.txt", "open\n")
+    policy = sandbox.tree.put(place / f"mine.{suffix}", text)
+    sandbox.tree.put(place / "other.txt", "open\n")
     flags = ("--policy", policy, "-a", f"{place}/**")
     before = Snapshot.of(place)
-    denied = fence.tester.run(
-        [fence.installation.paddock, "run", *flags, "--off", "audit", "--", *harm([policy])],
-        cwd=fence.ground.project,
+    denied = sandbox.tester.run(
+        [sandbox.installation.paddock, "run", *flags, "--off", "audit", "--", *harm([policy])],
+        cwd=sandbox.tree.project,
     )
     assert denied.started or denied.exit_code == 125, str(denied)
     assert [entry for entry in Snapshot.of(place).entries if entry[0] == policy.name] == [
@@ -140,59 +142,59 @@ def test_the_policy_file_of_the_run_stays_as_it_is(fence: Fence, suffix: str) ->
 
 
 def test_the_journal_of_the_run_stays_closed_in_a_granted_home(
-    fence: Fence, tester: Tester
+    sandbox: SandboxRunner, tester: Tester
 ) -> None:
     """C-084 where the default journal lies below a grant: carved out, or the run is refused."""
     default = Path(f"/var/tmp/paddock-audit-{tester.uid}")
     script = f"echo started; cat {default}/*; ls {default}; echo x > {default}/x; rm -rf {default}"
-    outcome = fence.inside(["sh", "-c", script], "-a", "/var/tmp/**", journal=False)
+    outcome = sandbox.inside(["sh", "-c", script], "-a", "/var/tmp/**", journal=False)
     assert outcome.exit_code == 125 or outcome.stdout == "started\n", str(outcome)
     assert default.is_dir()
     assert not (default / "x").exists()
 
 
-def test_a_switch_is_off_only_when_the_person_says_so(fence: Fence) -> None:
+def test_a_switch_is_off_only_when_the_person_says_so(sandbox: SandboxRunner) -> None:
     """A file, the environment or the command itself can not turn a layer off."""
-    policy = fence.ground.put(fence.ground.root / "off.conf", "inherit ai-agent\nlandlock off\n")
-    refused = fence.tester.run(
+    policy = sandbox.tree.put(sandbox.tree.root / "off.conf", "inherit ai-agent\nlandlock off\n")
+    refused = sandbox.tester.run(
         [
-            fence.installation.paddock,
+            sandbox.installation.paddock,
             "run",
             "--profile",
             policy,
             "--",
-            *fence.probe("create", "ran"),
+            *sandbox.probe("create", "ran"),
         ],
-        cwd=fence.ground.project,
+        cwd=sandbox.tree.project,
     )
     assert refused.exit_code == 125, str(refused)
     assert "off.conf:2" in refused.stderr, str(refused)
     assert "--off landlock" in refused.stderr, str(refused)
-    assert not (fence.ground.project / "ran").exists()
+    assert not (sandbox.tree.project / "ran").exists()
     env = {"PADDOCK_OFF": "landlock", "PADDOCK_DISABLE": "1", "PADDOCK_PROFILE": "none"}
-    assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
+    assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret), env=env).answer == "EACCES"
 
 
-def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
+def test_a_repository_does_not_set_its_own_fence(sandbox: SandboxRunner) -> None:
     """A paddock.toml in the workspace counts only after it was trusted once."""
     loose = (
         f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\n'
-        f'read_globs = ["{fence.ground.outside}/**"]\n'
+        f'read_globs = ["{sandbox.tree.outside}/**"]\n'
     )
-    fence.ground.put(fence.ground.project / "paddock.toml", loose)
+    sandbox.tree.put(sandbox.tree.project / "paddock.toml", loose)
     words: list[Word] = [
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "run",
         "--tier",
-        fence.tier,
+        sandbox.tier,
         "-r",
-        f"{fence.programs.directory}/**",
+        f"{sandbox.programs.directory}/**",
         "--off",
         "audit",
         "--",
     ]
-    outcome = fence.tester.run(
-        [*words, *fence.probe("read", fence.ground.secret)], cwd=fence.ground.project
+    outcome = sandbox.tester.run(
+        [*words, *sandbox.probe("read", sandbox.tree.secret)], cwd=sandbox.tree.project
     )
     assert outcome.exit_code == 125 or outcome.answer == "EACCES", str(outcome)
 
@@ -201,14 +203,16 @@ def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
     ("switch", "left_on"),
     [("seccomp", "landlock"), ("landlock", "seccomp")],
 )
-def test_one_layer_off_leaves_the_others_on(fence: Fence, switch: str, left_on: str) -> None:
+def test_one_layer_off_leaves_the_others_on(
+    sandbox: SandboxRunner, switch: str, left_on: str
+) -> None:
     """C-049, C-050, and the run says what was lost."""
-    read = fence.inside(fence.probe("read", fence.ground.secret), "--off", switch)
-    trace = fence.inside(fence.probe("clone3", "0x10000000"), "--off", switch)
+    read = sandbox.inside(sandbox.probe("read", sandbox.tree.secret), "--off", switch)
+    trace = sandbox.inside(sandbox.probe("clone3", "0x10000000"), "--off", switch)
     assert (read.answer == "EACCES") == (left_on == "landlock"), str(read)
     assert (trace.answer == "ENOSYS") == (left_on == "seccomp"), str(trace)
     assert switch in read.stderr
-    actual = fence.events()[0]["actual"]
+    actual = sandbox.events()[0]["actual"]
     assert isinstance(actual, dict)
     assert (actual["landlock_abi"] == 0) == (switch == "landlock")
     assert actual["seccomp"] == (switch != "seccomp")
@@ -216,7 +220,7 @@ def test_one_layer_off_leaves_the_others_on(fence: Fence, switch: str, left_on: 
 
 @pytest.mark.parametrize("name", [".config/paddock", ".local/state/paddock"])
 def test_files_of_paddock_stay_unchanged_behind_a_link(
-    fence: Fence, tester: Tester, name: str
+    sandbox: SandboxRunner, tester: Tester, name: str
 ) -> None:
     """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by
     (C-057).
@@ -224,13 +228,13 @@ def test_files_of_paddock_stay_unchanged_behind_a_link(
     need(
         "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
     )
-    kept = fence.ground.make(fence.ground.root / "dotfiles" / "kept")
-    fence.ground.put(kept / "mine.conf", "inherit ai-agent\n")
+    kept = sandbox.tree.make(sandbox.tree.root / "dotfiles" / "kept")
+    sandbox.tree.put(kept / "mine.conf", "inherit ai-agent\n")
     before = Snapshot.of(kept)
     with linked(tester.home / name, kept, tester):
         script = harm([kept / "mine.conf"])
         script[-1] += f"\necho 'rw /' > {kept}/ai-agent.conf"
-        outcome = fence.inside(script, "-a", f"{kept.parent}/**")
+        outcome = sandbox.inside(script, "-a", f"{kept.parent}/**")
     assert outcome.started or outcome.exit_code == 125, str(outcome)
     # Plans and the lists of journals and of places a run could write are Paddock's own to add.
     changed = [
@@ -260,16 +264,16 @@ def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
 
 
 def test_remembered_plans_can_not_be_written_in_a_granted_home(
-    fence: Fence, tester: Tester
+    sandbox: SandboxRunner, tester: Tester
 ) -> None:
-    """A forged plan would be the next run's fence."""
+    """A forged plan would be the next run's sandbox."""
     need("root", tester.disposable, "an ordinary user's own state is not the tests' to risk")
     plans = tester.home / ".local" / "state" / "paddock" / "plans"
-    assert fence.inside(["true"], journal=False).exit_code == 0
+    assert sandbox.inside(["true"], journal=False).exit_code == 0
     mine = {
         entry
         for entry in Snapshot.of(plans).entries
-        if os.fsencode(fence.ground.project) in entry[-1]
+        if os.fsencode(sandbox.tree.project) in entry[-1]
     }
     assert mine, "a run leaves a memo to attack"
     script = (
@@ -280,23 +284,23 @@ def test_remembered_plans_can_not_be_written_in_a_granted_home(
         "; mv ~/.local ~/.local-old; mv ~/.local/state ~/.local/old; "
         "mv ~/.local/state/paddock ~/.local/state/old"
     )
-    outcome = fence.inside(["sh", "-c", script], "-a", f"{tester.home}/**", journal=False)
+    outcome = sandbox.inside(["sh", "-c", script], "-a", f"{tester.home}/**", journal=False)
     assert outcome.started, str(outcome)
     assert mine <= set(Snapshot.of(plans).entries)
     assert not (plans / "forged").exists()
 
 
 @pytest.mark.parametrize("grant", ["-a", "-r", "-w"])
-def test_everything_is_too_much_to_grant(fence: Fence, grant: str) -> None:
+def test_everything_is_too_much_to_grant(sandbox: SandboxRunner, grant: str) -> None:
     """F-102: a pattern without a static prefix would be the whole machine."""
     for pattern in ("/**", "/*"):
-        refused = fence.inside(fence.probe("create", "ran"), grant, pattern)
+        refused = sandbox.inside(sandbox.probe("create", "ran"), grant, pattern)
         assert refused.exit_code == 125, str(refused)
-        assert not (fence.ground.project / "ran").exists()
+        assert not (sandbox.tree.project / "ran").exists()
 
 
-def test_modules_in_the_workspace_are_not_imported_by_paddock(fence: Fence) -> None:
-    """Paddock starts outside the fence, in a directory the agent wrote yesterday."""
+def test_modules_in_the_workspace_are_not_imported_by_paddock(sandbox: SandboxRunner) -> None:
+    """Paddock starts outside the sandbox, in a directory the agent wrote yesterday."""
     for name in (
         "paddock/__init__.py",
         "paddock/cli/__init__.py",
@@ -305,49 +309,49 @@ def test_modules_in_the_workspace_are_not_imported_by_paddock(fence: Fence) -> N
         "usercustomize.py",
         "os.py",
     ):
-        fence.ground.put(
-            fence.ground.project / name, f"open({str(fence.ground.root / 'imported')!r}, 'w')\n"
+        sandbox.tree.put(
+            sandbox.tree.project / name, f"open({str(sandbox.tree.root / 'imported')!r}, 'w')\n"
         )
-    assert fence.inside(fence.probe("create", "ran")).answer == "ok"
-    assert not (fence.ground.root / "imported").exists()
+    assert sandbox.inside(sandbox.probe("create", "ran")).answer == "ok"
+    assert not (sandbox.tree.root / "imported").exists()
 
 
-def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(fence: Fence) -> None:
-    fake = fence.ground.put(
-        fence.ground.project / "paddock-core",
-        f"#!/bin/sh\ntouch {fence.ground.root}/taken\n",
+def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(sandbox: SandboxRunner) -> None:
+    fake = sandbox.tree.put(
+        sandbox.tree.project / "paddock-core",
+        f"#!/bin/sh\ntouch {sandbox.tree.root}/taken\n",
         mode=0o755,
     )
-    launcher = fence.ground.make(fence.ground.root / "launcher")  # PATH finds paddock there first
-    (launcher / "paddock").symlink_to(fence.installation.paddock)
+    launcher = sandbox.tree.make(sandbox.tree.root / "launcher")  # PATH finds paddock there first
+    (launcher / "paddock").symlink_to(sandbox.installation.paddock)
     env = {"PATH": f"{launcher}:{fake.parent}:/usr/bin:/bin"}
-    assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
-    assert not (fence.ground.root / "taken").exists()
+    assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret), env=env).answer == "EACCES"
+    assert not (sandbox.tree.root / "taken").exists()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&- <&-", "<&- >&- 2>&-"])
 def test_closed_standard_descriptors_do_not_let_another_one_slip_in(
-    fence: Fence, closed: str
+    sandbox: SandboxRunner, closed: str
 ) -> None:
     """The plan, the journal or a directory must not end up as the command's standard input or
     output.
     """
-    words = fence.command(["sh", "-c", "readlink /proc/self/fd/* > held; true"])
-    fence.outside(["sh", "-c", f'"$@" {closed}', "sh", *words])
-    held = (fence.ground.project / "held").read_text().splitlines()
+    words = sandbox.command(["sh", "-c", "readlink /proc/self/fd/* > held; true"])
+    sandbox.outside(["sh", "-c", f'"$@" {closed}', "sh", *words])
+    held = (sandbox.tree.project / "held").read_text().splitlines()
     assert not [
-        name for name in held if "memfd" in name or "jsonl" in name or str(fence.journal) in name
+        name for name in held if "memfd" in name or "jsonl" in name or str(sandbox.journal) in name
     ], held
 
 
 def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
     """The supervisor still holds what was kept from the command."""
     script = (
         "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; "
         "cat /proc/$PPID/maps /proc/$PPID/mem"
     )
-    outcome = fence.inside(["sh", "-c", script], env={"GITHUB_TOKEN": "leaked-token"})
+    outcome = sandbox.inside(["sh", "-c", script], env={"GITHUB_TOKEN": "leaked-token"})
     assert outcome.started, str(outcome)
     assert "leaked-token" not in outcome.stdout

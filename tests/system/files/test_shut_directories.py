@@ -12,35 +12,37 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_root
-from tests.support.fence import Fence, Word
 from tests.support.repeated_runs import at_home, paddock
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.session_program import play
-from tests.support.test_tree import SECRET, laid_out
 from tests.support.tester import Outcome
+from tests.support.tree import SECRET, laid_out
 
 
-def shut(fence: Fence, path: Path) -> None:
-    assert fence.inside(["chmod", "000", path]).exit_code == 0
+def shut(sandbox: SandboxRunner, path: Path) -> None:
+    assert sandbox.inside(["chmod", "000", path]).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0
 
 
-def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
-    dot = fence.ground.root / "dot"
-    secret = fence.ground.put(dot / "gradle.properties", SECRET)
-    with at_home(fence, ".gradle") as gradle:
+def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(
+    sandbox: SandboxRunner,
+) -> None:
+    dot = sandbox.tree.root / "dot"
+    secret = sandbox.tree.put(dot / "gradle.properties", SECRET)
+    with at_home(sandbox, ".gradle") as gradle:
         (gradle / "gradle.properties").symlink_to(secret)
-        assert "Permission denied" in paddock(fence, "run", "--", "cat", secret, cwd=dot).stderr
-        shut(fence, gradle)
-        later = paddock(fence, "run", "--", "cat", secret, cwd=dot)
+        assert "Permission denied" in paddock(sandbox, "run", "--", "cat", secret, cwd=dot).stderr
+        shut(sandbox, gradle)
+        later = paddock(sandbox, "run", "--", "cat", secret, cwd=dot)
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
         assert "cannot locate" in later.stderr
-    assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, (
+    assert paddock(sandbox, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, (
         "without the link it is just a file"
     )
 
 
-def run_beside_another_user(full: Fence, shared: Path, *, opened: bool) -> Outcome:
+def run_beside_another_user(full: SandboxRunner, shared: Path, *, opened: bool) -> Outcome:
     """Another user has a directory in a shared one: closed as it appears, or closed after the
     command was in it.
     """
@@ -58,49 +60,49 @@ def run_beside_another_user(full: Fence, shared: Path, *, opened: bool) -> Outco
 
 
 def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     """As in /var/tmp, where any user makes one at any time. A failed last scan would refuse all
     later runs.
     """
     need_root()
-    shared = full.ground.make(full.ground.root / "shared")
+    shared = full.tree.make(full.tree.root / "shared")
     done = run_beside_another_user(full, shared, opened=False)
     assert done.exit_code == 0, str(done)
     assert full.inside(["true"]).exit_code == 0
 
 
 def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops_the_last_scan(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     need_root()
-    shared = full.ground.make(full.ground.root / "shared")
+    shared = full.tree.make(full.tree.root / "shared")
     done = run_beside_another_user(full, shared, opened=True)
     assert done.exit_code == 125, str(done)
     assert f"cannot list {shared}/others" in done.stderr, str(done)
 
 
 def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
-    secret = fence.ground.put(fence.ground.project / "b" / "real", SECRET)
-    link = fence.ground.make(fence.ground.project / "a") / "secret"
+    secret = sandbox.tree.put(sandbox.tree.project / "b" / "real", SECRET)
+    link = sandbox.tree.make(sandbox.tree.project / "a") / "secret"
     link.symlink_to("../b/real")
     words: list[Word] = ["run", "--profile", "ai-agent", "--deny", link, "--", "cat", secret]
-    assert "Permission denied" in paddock(fence, *words).stderr
-    shut(fence, link.parent)
-    later = paddock(fence, *words)
+    assert "Permission denied" in paddock(sandbox, *words).stderr
+    shut(sandbox, link.parent)
+    later = paddock(sandbox, *words)
     link.parent.chmod(0o755)
     assert SECRET not in later.stdout
     assert later.exit_code == 125, later
-    assert paddock(fence, "run", "--", "cat", secret).stdout == SECRET, "nothing denies it then"
+    assert paddock(sandbox, "run", "--", "cat", secret).stdout == SECRET, "nothing denies it then"
 
 
 def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
-    secret = fence.ground.put(fence.ground.project / "keys" / "one.pem", SECRET)
-    with at_home(fence, ".keys") as keys:
+    secret = sandbox.tree.put(sandbox.tree.project / "keys" / "one.pem", SECRET)
+    with at_home(sandbox, ".keys") as keys:
         (keys / "dir").symlink_to(secret.parent)
         words: list[Word] = [
             "run",
@@ -112,36 +114,42 @@ def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(
             "cat",
             secret,
         ]
-        assert "cannot be enforced" in paddock(fence, *words).stderr
-        shut(fence, keys)
-        later = paddock(fence, *words)
+        assert "cannot be enforced" in paddock(sandbox, *words).stderr
+        shut(sandbox, keys)
+        later = paddock(sandbox, *words)
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
         assert "cannot follow this path" in later.stderr
 
 
-def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(fence: Fence) -> None:
-    secret = fence.ground.put(fence.ground.root / "dot" / "gh" / "token", SECRET)
-    assert fence.inside(["true"]).exit_code == 0, "what could be written does not change below"
-    with at_home(fence, ".config") as config:
+def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(
+    sandbox: SandboxRunner,
+) -> None:
+    secret = sandbox.tree.put(sandbox.tree.root / "dot" / "gh" / "token", SECRET)
+    assert sandbox.inside(["true"]).exit_code == 0, "what could be written does not change below"
+    with at_home(sandbox, ".config") as config:
         (config / "gh").symlink_to(secret.parent)
         for _ in range(2):
             assert (
                 "Permission denied"
-                in paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent).stderr
+                in paddock(sandbox, "run", "--", "cat", secret, cwd=secret.parent.parent).stderr
             )
-        shut(fence, config)
-        later = paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent)
+        shut(sandbox, config)
+        later = paddock(sandbox, "run", "--", "cat", secret, cwd=secret.parent.parent)
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
 
 
-def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence: Fence) -> None:
+def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
+    sandbox: SandboxRunner,
+) -> None:
     """A living run sees by the link's access time that it was read, and shuts what leads to its own
     workspace. Many known places give it the time.
     """
     need(
-        "root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change"
+        "root",
+        sandbox.tester.disposable,
+        "an ordinary user's own state is not the tests' to change",
     )
     attack = (
         "import os, sys, time\n"
@@ -154,10 +162,10 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence
         "0o755)\n        arm()\n"
         "        open('shut', 'a').write('x')\n"
     )
-    link = fence.ground.project / "build"
-    with laid_out(fence.tester) as other:
-        assert fence.inside(["ln", "-s", other.outside, link]).exit_code == 0
-        with (fence.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
+    link = sandbox.tree.project / "build"
+    with laid_out(sandbox.tester) as other:
+        assert sandbox.inside(["ln", "-s", other.outside, link]).exit_code == 0
+        with (sandbox.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
             reach.writelines(f"/absent/{number}\n" for number in range(3000))
         words: list[Word] = [
             "run",
@@ -169,29 +177,31 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence
             "cat",
             other.secret,
         ]
-        with fence.starting(["python3", "-c", attack, link, fence.ground.root]) as attacker:
+        with sandbox.starting(["python3", "-c", attack, link, sandbox.tree.root]) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "started\n"
-            answers = [paddock(fence, *words, cwd=other.project) for _ in range(20)]
+            answers = [paddock(sandbox, *words, cwd=other.project) for _ in range(20)]
             assert attacker.poll() is None
-        assert (fence.ground.project / "shut").exists(), "the link was never read"
+        assert (sandbox.tree.project / "shut").exists(), "the link was never read"
         assert {one.exit_code for one in answers} == {125}, answers
         assert not [one for one in answers if SECRET in one.stdout]
-        fence.ground.root.chmod(0o755)  # the end may have come between its two calls
+        sandbox.tree.root.chmod(0o755)  # the end may have come between its two calls
         own = other.root / "own"
         own.symlink_to(other.outside)
-        control = paddock(fence, "run", "--read", own, "--", "cat", other.secret, cwd=other.project)
+        control = paddock(
+            sandbox, "run", "--read", own, "--", "cat", other.secret, cwd=other.project
+        )
         assert control.stdout == f"{SECRET}\n", "the person's own link does lead there"
 
 
 @pytest.mark.parametrize("mode", ["0600", "0400", "0300", "0000"])
 @pytest.mark.parametrize("flags", [[], ["--cow"]], ids=["live", "cow"])
 def test_a_denied_name_in_a_directory_that_an_earlier_run_shut_stays_closed(
-    full: Fence, flags: list[Word], mode: str
+    full: SandboxRunner, flags: list[Word], mode: str
 ) -> None:
-    deploy = full.ground.project / "deploy"
-    full.ground.put(deploy / ".env", SECRET)
-    full.ground.put(deploy / "plain", "plain")
+    deploy = full.tree.project / "deploy"
+    full.tree.put(deploy / ".env", SECRET)
+    full.tree.put(deploy / "plain", "plain")
     reading = "echo started; chmod 0700 deploy; cat deploy/.env deploy/plain"
     first = full.inside(["sh", "-c", reading])
     assert first.stdout == "started\nplain", "the control: only the denied name is closed"
@@ -205,34 +215,34 @@ def test_a_denied_name_in_a_directory_that_an_earlier_run_shut_stays_closed(
 
 @pytest.mark.parametrize("flags", [[], ["--cow"]], ids=["live", "cow"])
 def test_a_denied_link_into_a_directory_that_an_earlier_run_shut_stays_closed(
-    full: Fence, flags: list[Word]
+    full: SandboxRunner, flags: list[Word]
 ) -> None:
-    settings = full.ground.put(full.ground.project / "conf" / "settings", SECRET)
-    (full.ground.project / ".env").symlink_to("conf/settings")
+    settings = full.tree.put(full.tree.project / "conf" / "settings", SECRET)
+    (full.tree.project / ".env").symlink_to("conf/settings")
     assert SECRET not in full.inside(["cat", "conf/settings"]).stdout
     assert full.inside(["chmod", "0600", "conf"]).exit_code == 0
     later = full.inside(["sh", "-c", "echo started; chmod 0700 conf; cat conf/settings"], *flags)
     assert later.stdout == "started\n"
     settings.parent.chmod(0o700)
-    (full.ground.project / ".env").unlink()
+    (full.tree.project / ".env").unlink()
     assert full.inside(["cat", "conf/settings"]).stdout == SECRET, (
         "the control: without the link nothing denies it"
     )
 
 
 def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
-    tasks = full.ground.put(full.ground.project / "app" / ".vscode" / "tasks.json", "mine")
+    tasks = full.tree.put(full.tree.project / "app" / ".vscode" / "tasks.json", "mine")
     assert full.inside(["chmod", "0600", "app"]).exit_code == 0
     full.inside(
         ["sh", "-c", "chmod 0700 app; echo evil > app/.vscode/tasks.json; echo evil > app/.envrc"]
     )
     tasks.parent.parent.chmod(0o700)
     assert tasks.read_text() == "mine"
-    assert not (full.ground.project / "app" / ".envrc").exists()
+    assert not (full.tree.project / "app" / ".envrc").exists()
     made = full.inside(["sh", "-c", "echo fine > app/made"])
-    assert (made.exit_code, (full.ground.project / "app" / "made").read_text()) == (0, "fine\n"), (
+    assert (made.exit_code, (full.tree.project / "app" / "made").read_text()) == (0, "fine\n"), (
         "the control"
     )
 
@@ -251,10 +261,10 @@ print("planted", flush=True)
 
 
 @pytest.mark.parametrize("mode", ["0000", "0600", "0300", "0755"])
-def test_names_planted_behind_a_shut_workspace_do_not_stay(full: Fence, mode: str) -> None:
-    project = full.ground.project
+def test_names_planted_behind_a_shut_workspace_do_not_stay(full: SandboxRunner, mode: str) -> None:
+    project = full.tree.project
     assert full.outside(["git", "init", "-q"]).exit_code == 0
-    full.ground.make(project / "sub")
+    full.tree.make(project / "sub")
     told = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
     project.chmod(0o755)
     assert "planted" in told.stdout, str(told)
@@ -265,7 +275,9 @@ def test_names_planted_behind_a_shut_workspace_do_not_stay(full: Fence, mode: st
     assert kinds.count("name.taken") == 2, kinds
 
 
-def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(full: Fence) -> None:
+def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(
+    full: SandboxRunner,
+) -> None:
     program = (
         "import os\n"
         "for i in range(20):\n"
@@ -277,15 +289,15 @@ def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(full: 
     )
     assert full.inside(["python3", "-c", program]).stdout == "planted\n"
     for number in range(20):
-        (full.ground.project / f"a{number}").chmod(0o700)
-    assert not list(full.ground.project.glob("a*/.envrc"))
-    assert len(list(full.ground.project.glob("a*/y"))) == 20, "the control: what is free stays"
+        (full.tree.project / f"a{number}").chmod(0o700)
+    assert not list(full.tree.project.glob("a*/.envrc"))
+    assert len(list(full.tree.project.glob("a*/y"))) == 20, "the control: what is free stays"
 
 
 def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
-    full.ground.put(full.ground.project / "deploy" / ".env", SECRET)
+    full.tree.put(full.tree.project / "deploy" / ".env", SECRET)
     told = play(
         full,
         """
@@ -297,7 +309,7 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
         """,
     )
     assert told == [["", "started\n"]]
-    (full.ground.project / "deploy").chmod(0o700)
+    (full.tree.project / "deploy").chmod(0o700)
     assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
 
 

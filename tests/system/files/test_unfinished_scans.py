@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Fence, only
+from tests.support.sandbox import SandboxRunner, only
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -26,33 +26,33 @@ echo mine > work.txt; touch planted; sleep 60
 """
 
 
-def marks(full: Fence) -> list[Path]:
+def marks(full: SandboxRunner) -> list[Path]:
     place = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
     return sorted(place.iterdir()) if place.exists() else []
 
 
-def planted(full: Fence) -> list[str]:
+def planted(full: SandboxRunner) -> list[str]:
     """The protected names that are there, as the host sees them."""
-    project = full.ground.project
+    project = full.tree.project
     return [name for name in (".envrc", "sub/.vscode") if os.path.lexists(project / name)]
 
 
 @contextmanager
-def planting(full: Fence, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def planting(full: SandboxRunner, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run that has planted names while its supervisor was stopped."""
-    project = full.ground.project
+    project = full.tree.project
     with full.starting(["sh", "-c", PLANT], *flags) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, signal.SIGSTOP)
-        full.ground.put(project / "go")
+        full.tree.put(project / "go")
         wait_for(lambda: (project / "planted").exists(), "the command has planted its names")
         assert planted(full) == [".envrc", "sub/.vscode"]
         yield process
     (project / "go").unlink()
 
 
-def killed(full: Fence, *flags: str) -> str:
+def killed(full: SandboxRunner, *flags: str) -> str:
     """The session of a run that was killed with everything it had planted."""
     with planting(full, *flags) as process:
         os.kill(process.pid, signal.SIGKILL)
@@ -62,8 +62,8 @@ def killed(full: Fence, *flags: str) -> str:
     return str(start["session"])
 
 
-def assert_taken(full: Fence, told: str, session: str) -> None:
-    project = full.ground.project
+def assert_taken(full: SandboxRunner, told: str, session: str) -> None:
+    project = full.tree.project
     assert planted(full) == []
     assert (project / "work.txt").read_text() == "mine\n", "the work itself stays"
     for name in (".envrc", "sub/.vscode"):
@@ -77,7 +77,7 @@ def assert_taken(full: Fence, told: str, session: str) -> None:
 
 
 def test_the_next_run_takes_away_what_a_killed_run_planted_before_its_command_starts(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     session = killed(full)
     outcome = full.inside(["sh", "-c", "ls -a . sub"])
@@ -87,22 +87,24 @@ def test_the_next_run_takes_away_what_a_killed_run_planted_before_its_command_st
     assert_taken(full, outcome.stderr, session)
 
 
-def test_a_grant_inside_another_is_scanned_too(full: Fence) -> None:
-    inner = full.ground.make(full.ground.project / "sub")
+def test_a_grant_inside_another_is_scanned_too(full: SandboxRunner) -> None:
+    inner = full.tree.make(full.tree.project / "sub")
     session = killed(full, "--allow", f"{inner}/**")
     outcome = full.inside(["true"])
     assert outcome.exit_code == 0, str(outcome)
     assert_taken(full, outcome.stderr, session)
 
 
-def test_a_run_elsewhere_and_without_namespaces_finishes_it_too(full: Fence, fence: Fence) -> None:
+def test_a_run_elsewhere_and_without_namespaces_finishes_it_too(
+    full: SandboxRunner, sandbox: SandboxRunner
+) -> None:
     session = killed(full)
-    outcome = fence.inside(["true"], cwd=fence.ground.make(fence.ground.root / "elsewhere"))
+    outcome = sandbox.inside(["true"], cwd=sandbox.tree.make(sandbox.tree.root / "elsewhere"))
     assert outcome.exit_code == 0, str(outcome)
     assert_taken(full, outcome.stderr, session)
 
 
-def test_doctor_finishes_it(full: Fence) -> None:
+def test_doctor_finishes_it(full: SandboxRunner) -> None:
     session = killed(full)
     outcome = full.outside([full.installation.paddock, "doctor"])
     assert outcome.exit_code == 0, str(outcome)
@@ -111,17 +113,17 @@ def test_doctor_finishes_it(full: Fence) -> None:
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
-    full: Fence, replaced: bool
+    full: SandboxRunner, replaced: bool
 ) -> None:
     """As after a crash, with the drive not mounted yet: the path is free, or an empty directory has
     it.
     """
     session = killed(full)
     (mark,) = marks(full)
-    project, elsewhere = full.ground.project, full.ground.make(full.ground.root / "elsewhere")
+    project, elsewhere = full.tree.project, full.tree.make(full.tree.root / "elsewhere")
     away = project.rename(project.with_name("away"))
     if replaced:
-        full.ground.put(project / ".envrc", "of the person\n")
+        full.tree.put(project / ".envrc", "of the person\n")
     doctor: list[str | bytes | Path] = [full.installation.paddock, "doctor"]
     for words in (full.command(["touch", "ran"]), full.command(["true"]), doctor):
         outcome = full.outside(words, cwd=elsewhere)
@@ -144,7 +146,7 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
     assert_taken(full, outcome.stderr, session)
 
 
-def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: Fence) -> None:
+def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: SandboxRunner) -> None:
     with planting(full) as process:
         assert len(marks(full)) == 1
         os.kill(process.pid, signal.SIGCONT)
@@ -155,10 +157,10 @@ def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: Fence
     assert not any(event["event"] == "scan.finished" for event in full.events())
 
 
-def test_a_file_from_before_the_killed_run_stays(full: Fence) -> None:
-    project = full.ground.project
-    full.ground.put(project / "own" / ".envrc", "as it was\n")
-    full.ground.put(project / "own" / ".vscode" / "tasks.json", "{}\n")
+def test_a_file_from_before_the_killed_run_stays(full: SandboxRunner) -> None:
+    project = full.tree.project
+    full.tree.put(project / "own" / ".envrc", "as it was\n")
+    full.tree.put(project / "own" / ".vscode" / "tasks.json", "{}\n")
     full.outside(["git", "init", "-q", "."])
     killed(full)
     # The person goes on meanwhile.
@@ -171,12 +173,12 @@ def test_a_file_from_before_the_killed_run_stays(full: Fence) -> None:
 
 
 def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     """The same holds for what the host puts there meanwhile: no event tells whose it is."""
-    project = full.ground.project
+    project = full.tree.project
     for name in (".envrc", ".mcp.json", "own/.envrc"):
-        full.ground.put(project / name, "as it was\n")
+        full.tree.put(project / name, "as it was\n")
     script = (
         "echo started; while test -e .envrc; do sleep 0.01; done; echo evil > .envrc; "
         "touch planted; sleep 60"
@@ -189,7 +191,7 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
         wait_for(lambda: (project / "planted").exists(), "the command has planted its name")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    full.ground.put(project / "new", "of the person\n").rename(project / ".mcp.json")
+    full.tree.put(project / "new", "of the person\n").rename(project / ".mcp.json")
     assert (project / ".envrc").read_text() == "evil\n", (
         "the control: nothing was there to take it away"
     )
@@ -202,10 +204,10 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
     assert sorted(kept.read_text() for kept in taken) == ["evil\n", "of the person\n"]
 
 
-def test_a_name_that_came_with_a_renamed_directory_is_taken(full: Fence) -> None:
+def test_a_name_that_came_with_a_renamed_directory_is_taken(full: SandboxRunner) -> None:
     """The file is as old as the workspace; at the start it was no protected name."""
-    project = full.ground.project
-    full.ground.put(project / "docs" / "tasks.json", "{}\n")
+    project = full.tree.project
+    full.tree.put(project / "docs" / "tasks.json", "{}\n")
     script = PLANT.replace(
         "mkdir -p sub/.vscode; echo '{}' > sub/.vscode/tasks.json", "mkdir sub; mv docs sub/.vscode"
     )
@@ -213,7 +215,7 @@ def test_a_name_that_came_with_a_renamed_directory_is_taken(full: Fence) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, signal.SIGSTOP)
-        full.ground.put(project / "go")
+        full.tree.put(project / "go")
         wait_for(lambda: (project / "planted").exists(), "the command has planted its names")
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -222,7 +224,7 @@ def test_a_name_that_came_with_a_renamed_directory_is_taken(full: Fence) -> None
     assert planted(full) == []
 
 
-def test_the_mark_of_a_run_that_lives_is_left_alone(full: Fence) -> None:
+def test_the_mark_of_a_run_that_lives_is_left_alone(full: SandboxRunner) -> None:
     with planting(full):
         outcome = full.inside(["true"])
         assert outcome.exit_code == 0, str(outcome)
@@ -230,7 +232,9 @@ def test_the_mark_of_a_run_that_lives_is_left_alone(full: Fence) -> None:
         assert len(marks(full)) == 1
 
 
-def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(full: Fence) -> None:
+def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(
+    full: SandboxRunner,
+) -> None:
     """The kernel needs a moment to end it, and it holds its lock meanwhile."""
     for _ in range(4):
         with planting(full) as process:
@@ -239,10 +243,10 @@ def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(full: 
         assert "finished the interrupted last scan" in outcome.stderr, str(outcome)
         assert planted(full) == []
         assert marks(full) == []
-        (full.ground.project / "planted").unlink()
+        (full.tree.project / "planted").unlink()
 
 
-def test_starts_at_the_same_time_finish_it_once(full: Fence) -> None:
+def test_starts_at_the_same_time_finish_it_once(full: SandboxRunner) -> None:
     session = killed(full)
     argv = [str(word) for word in full.command(["true"])]
     script = 'for i in 1 2 3 4 5 6; do "$@" 2>&1 & done; wait'
@@ -253,7 +257,9 @@ def test_starts_at_the_same_time_finish_it_once(full: Fence) -> None:
     assert len(starts) == 7
 
 
-def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(full: Fence) -> None:
+def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(
+    full: SandboxRunner,
+) -> None:
     killed(full)
     (mark,) = marks(full)
     mark.write_text("torn")
@@ -261,7 +267,7 @@ def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(fu
     assert outcome.exit_code == 125, str(outcome)
     assert str(mark) in outcome.stderr
     assert "remove the record" in outcome.stderr
-    assert not (full.ground.project / "ran").exists()
+    assert not (full.tree.project / "ran").exists()
     doctor = full.outside([full.installation.paddock, "doctor"])
     assert doctor.exit_code == 125
     assert str(mark) in doctor.stderr
@@ -269,7 +275,7 @@ def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(fu
     assert full.inside(["touch", "ran"]).exit_code == 0
 
 
-def test_a_command_can_not_touch_a_mark(full: Fence) -> None:
+def test_a_command_can_not_touch_a_mark(full: SandboxRunner) -> None:
     place = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
     script = f"ls {place}; rm -rf {place}; echo x > {place}/x"
     outcome = full.inside(
@@ -281,9 +287,9 @@ def test_a_command_can_not_touch_a_mark(full: Fence) -> None:
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_in_the_last_scan_ends_it_and_the_next_run_finishes_it(
-    full: Fence, name: str
+    full: SandboxRunner, name: str
 ) -> None:
-    project = full.ground.project
+    project = full.tree.project
     script = "for i in $(seq 60); do mkdir w$i; echo x > w$i/.envrc; done; touch ready"
     # Each listing of a directory takes 20 ms, so the last scan takes a second at least.
     slow = [
@@ -309,7 +315,9 @@ def test_a_signal_in_the_last_scan_ends_it_and_the_next_run_finishes_it(
     assert marks(full) == []
 
 
-def test_verify_and_report_name_a_killed_session_and_the_chain_is_whole(full: Fence) -> None:
+def test_verify_and_report_name_a_killed_session_and_the_chain_is_whole(
+    full: SandboxRunner,
+) -> None:
     session = killed(full)
     assert full.inside(["true"]).exit_code == 0
     verified = full.outside([full.installation.paddock, "audit", "verify", "--dir", full.journal])

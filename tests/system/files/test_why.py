@@ -7,24 +7,24 @@ import random
 
 import pytest
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 
 SEED = 20261115
 
 
-def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
+def test_the_plan_and_the_kernel_agree_on_a_carved_tree(sandbox: SandboxRunner) -> None:
     """Every path of a random tree, under random grants and denies of its directories, for every
     operation.
     """
     choose = random.Random(SEED)
-    tree = fence.ground.make(fence.ground.outside / "tree")
-    directories = [tree]
+    random_tree = sandbox.tree.make(sandbox.tree.outside / "tree")
+    directories = [random_tree]
     for number in range(14):
         directory = choose.choice(directories) / f"d{number}"
         directory.mkdir()
         directories.append(directory)
-        fence.ground.put(directory / "file", "#!/bin/sh\n", mode=0o755)
-    fence.tester.give(tree)
+        sandbox.tree.put(directory / "file", "#!/bin/sh\n", mode=0o755)
+    sandbox.tester.give(random_tree)
     flags: list[str] = ["--profile", "base"]
     for directory in choose.sample(directories[1:], 5):
         flags += [choose.choice(["--read", "--allow", "-x", "--write"]), f"{directory}/**"]
@@ -38,15 +38,15 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
     answers = set()
     for path in paths:
         op = choose.choice(["read", "write", "exec"])
-        shown = fence.tester.run(
-            [fence.installation.paddock, "why", *flags, "--path", path, "--op", op, "--json"],
-            cwd=fence.ground.project,
+        shown = sandbox.tester.run(
+            [sandbox.installation.paddock, "why", *flags, "--path", path, "--op", op, "--json"],
+            cwd=sandbox.tree.project,
         )
         assert shown.exit_code in (0, 1), shown
         answer = json.loads(shown.stdout)
         outcome = answer["tried"]["outcome"]
         if outcome in ("allowed", "denied") and not (op == "exec" and path.is_dir()):
-            # The tester owns the tree and modes allow all: nothing but the fence can say no.
+            # The tester owns the tree and modes allow all: nothing but the sandbox can say no.
             assert answer["allowed"] == (outcome == "allowed"), answer
             assert not answer["reason"].startswith("the sandbox allows it"), answer
         answers.add((op, answer["allowed"]))
@@ -56,17 +56,17 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
 
 @pytest.mark.parametrize("name", ["", "new", "deep/new"])
 def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
-    fence: Fence, name: str
+    sandbox: SandboxRunner, name: str
 ) -> None:
     """The kernel is not asked to make a file for the sake of an answer; the modes are there to be
     read.
     """
-    shut = fence.ground.make(fence.ground.project / "shut")
+    shut = sandbox.tree.make(sandbox.tree.project / "shut")
     path = shut / name
 
     def why(*more: str) -> tuple[int, str]:
         words: list[Word] = [
-            fence.installation.paddock,
+            sandbox.installation.paddock,
             "why",
             "--path",
             path,
@@ -74,10 +74,10 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
             "write",
             *more,
         ]
-        shown = fence.tester.run(words, cwd=fence.ground.project)
+        shown = sandbox.tester.run(words, cwd=sandbox.tree.project)
         return shown.exit_code, shown.stdout
 
-    create = fence.probe("create", shut / "file")
+    create = sandbox.probe("create", shut / "file")
     shut.chmod(0o555)
     try:
         code, text = why()
@@ -90,22 +90,22 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
         code, text = why("--json")
         answer = json.loads(text)
         assert (code, answer["allowed"], answer["fence_allows"]) == (1, False, True)
-        assert fence.inside(create).answer == "EACCES"
-        assert fence.outside(create).answer == "EACCES", "it is not the fence"
+        assert sandbox.inside(create).answer == "EACCES"
+        assert sandbox.outside(create).answer == "EACCES", "it is not the sandbox"
     finally:
         shut.chmod(0o755)
     assert why()[0] == 0
-    assert fence.inside(create).answer == "ok"
+    assert sandbox.inside(create).answer == "ok"
 
 
 def test_a_program_that_is_not_executable_is_told_from_one_that_is_not_granted(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
-    plain = fence.ground.put(fence.ground.project / "plain", "#!/bin/sh\n", mode=0o644)
-    outside = fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\n", mode=0o755)
+    plain = sandbox.tree.put(sandbox.tree.project / "plain", "#!/bin/sh\n", mode=0o644)
+    outside = sandbox.tree.put(sandbox.tree.outside / "tool", "#!/bin/sh\n", mode=0o755)
     for path, fence_allows in ((plain, True), (outside, False)):
         words: list[Word] = [
-            fence.installation.paddock,
+            sandbox.installation.paddock,
             "why",
             "--path",
             path,
@@ -113,7 +113,7 @@ def test_a_program_that_is_not_executable_is_told_from_one_that_is_not_granted(
             "exec",
             "--json",
         ]
-        shown = fence.tester.run(words, cwd=fence.ground.project)
+        shown = sandbox.tester.run(words, cwd=sandbox.tree.project)
         answer = json.loads(shown.stdout)
         assert (shown.exit_code, answer["allowed"], answer["fence_allows"]) == (
             1,

@@ -1,9 +1,8 @@
-"""The reasoning behind `paddock why` and the kernel give the same answer: thousands of acts on
-random trees, under random grants and denies, really tried behind the fence, in both tiers and in a
-copy of the workspace.
+"""`paddock why` and the kernel give the same answer.
 
-Every act is first tried without the fence, as the control: only what succeeds there can be refused
-by the fence.
+The test tries thousands of acts on random trees, under random grants and denies, in both tiers and
+in a copy of the workspace. Each act is first tried without the sandbox, as the control: only an act
+that succeeds there can be refused by the sandbox.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
 from tests.support.file_probe import MARK
 from tests.support.installation import reachable_interpreter
-from tests.support.test_tree import Ground
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
+from tests.support.tree import ProjectTree
 
 WORLDS = 5
 POLICIES = 4  # for each world
-LEAST = 500  # acts that the fence could decide, for each tier
+LEAST = 500  # acts that the sandbox could decide, for each tier
 SEED = 20261115
 
 PLAIN = ("a", "b", "c", "d.txt", "e.py", "with space", "n\u00e4me", "\udcff")
@@ -56,7 +55,7 @@ class World:
     victims: list[Path] = field(default_factory=list)
     shut: list[Path] = field(default_factory=list)
 
-    def make(self, ground: Ground) -> None:
+    def make(self, tree: ProjectTree) -> None:
         _empty(self.root)
         choose = random.Random(self.seed)
         self.directories, self.files, self.links, self.victims, self.shut = (
@@ -90,7 +89,7 @@ class World:
             self._hard_link(
                 choose.choice(self.directories) / f"hard{number}", choose.choice(self.files)
             )
-        ground.tester.give(self.root)
+        tree.tester.give(self.root)
 
     def _directory(self, path: Path) -> None:
         if not os.path.lexists(path):
@@ -195,7 +194,7 @@ def _policy(world: World, key: str, directory: Path) -> Path:
 
 @dataclass(slots=True)
 class Compared:
-    """What came of it: acts that the fence could decide, by what it did, and where the two
+    """What came of it: acts that the sandbox could decide, by what it did, and where the two
     disagree.
     """
 
@@ -211,29 +210,31 @@ def try_all(outcome: Outcome, cases: list[tuple[str, str]]) -> list[int]:
     return errnos
 
 
-def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] = ()) -> Compared:
+def compare(
+    sandbox: SandboxRunner, seed: int, *flags: str, judged_flags: tuple[str, ...] = ()
+) -> Compared:
     """``judged_flags``: the plan is asked about other flags than the run has, for the control of
     this test.
     """
     copied = "--cow" in flags
     choose = random.Random(seed)
-    world = World(root=fence.ground.project, seed=seed)
-    script = fence.programs.directory / "file_probe.py"
+    world = World(root=sandbox.tree.project, seed=seed)
+    script = sandbox.programs.directory / "file_probe.py"
     shutil.copy(Path(__file__).parents[2] / "support" / "file_probe.py", script)
     script.chmod(0o644)
-    prober: list[Word] = [reachable_interpreter(fence.tester)[0], "-I", script]
-    world.make(fence.ground)
+    prober: list[Word] = [reachable_interpreter(sandbox.tester)[0], "-I", script]
+    world.make(sandbox.tree)
     cases = list(dict.fromkeys(world.cases(choose)))
-    control = try_all(fence.outside(prober, stdin=json.dumps(cases)), cases)
+    control = try_all(sandbox.outside(prober, stdin=json.dumps(cases)), cases)
     found = Compared()
     for _ in range(POLICIES):
-        world.make(fence.ground)
+        world.make(sandbox.tree)
         policy = grants(world, choose, whole=copied)
-        argv = fence.command(prober, *policy, *flags, profile="base", journal=False)
+        argv = sandbox.command(prober, *policy, *flags, profile="base", journal=False)
         options = [str(word) for word in argv[2 : argv.index("--")]]
-        judged = judge_all(fence, [*options, *judged_flags], cases)
+        judged = judge_all(sandbox, [*options, *judged_flags], cases)
         if judged is None:  # two grants that contradict each other
-            assert fence.tester.run(argv, cwd=fence.ground.project).exit_code == 125
+            assert sandbox.tester.run(argv, cwd=sandbox.tree.project).exit_code == 125
             continue
         # Links on the way are removed by the last cases.
         places = {
@@ -241,7 +242,7 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
             for path, _ in cases
         }
         tried = try_all(
-            fence.inside(
+            sandbox.inside(
                 prober, *policy, *flags, profile="base", journal=False, stdin=json.dumps(cases)
             ),
             cases,
@@ -272,14 +273,14 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
 
 
 def judge_all(
-    fence: Fence, options: list[str], cases: list[tuple[str, str]]
+    sandbox: SandboxRunner, options: list[str], cases: list[tuple[str, str]]
 ) -> list[dict[str, object]] | None:
     """None: there is no such plan."""
     script = Path(__file__).parents[2] / "support" / "plan_answers.py"
     asked = {"flags": options, "cases": [(path, OPERATIONS.get(act, act)) for path, act in cases]}
-    python = fence.installation.root / "bin" / "python3"
-    shown = fence.tester.run(
-        [python, "-I", "-c", script.read_text()], cwd=fence.ground.project, stdin=json.dumps(asked)
+    python = sandbox.installation.root / "bin" / "python3"
+    shown = sandbox.tester.run(
+        [python, "-I", "-c", script.read_text()], cwd=sandbox.tree.project, stdin=json.dumps(asked)
     )
     # A denied directory with one in it that its owner has shut refuses every run: links in it may
     # lead to secrets.
@@ -304,8 +305,12 @@ def _host_agrees(path: str, act: str, *, done: bool, later: bool) -> bool:
 
 
 @pytest.mark.parametrize("how", ["landlock", "full", "cow"])
-def test_the_plan_and_the_kernel_agree_on_every_act(fence: Fence, full: Fence, how: str) -> None:
-    chosen, flags = (fence, ()) if how == "landlock" else (full, ("--cow",) if how == "cow" else ())
+def test_the_plan_and_the_kernel_agree_on_every_act(
+    sandbox: SandboxRunner, full: SandboxRunner, how: str
+) -> None:
+    chosen, flags = (
+        (sandbox, ()) if how == "landlock" else (full, ("--cow",) if how == "cow" else ())
+    )
     total = Compared()
     for number in range(WORLDS):
         found = compare(chosen, SEED + number, *flags)
@@ -319,8 +324,8 @@ def test_the_plan_and_the_kernel_agree_on_every_act(fence: Fence, full: Fence, h
 
 
 @pytest.mark.parametrize("grant", ["--read", "--allow"])
-def test_a_plan_that_is_not_the_fence_is_found_out(full: Fence, grant: str) -> None:
+def test_a_plan_that_is_not_the_fence_is_found_out(full: SandboxRunner, grant: str) -> None:
     """The control: asked about one more grant than the run has, the plan gives answers that the
     kernel does not.
     """
-    assert compare(full, SEED, judged_flags=(grant, f"{full.ground.project}/**")).wrong
+    assert compare(full, SEED, judged_flags=(grant, f"{full.tree.project}/**")).wrong

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need_root
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import small_disk
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
+from tests.support.tree import small_disk
 from tests.system.journal.test_journal import assert_chained
 
 POLICY = """
@@ -39,24 +39,27 @@ EXECS = 1 + 1 + 2 * TRIES + 1  # sh, cat, both programs, the last one
 
 
 @pytest.fixture(params=["landlock", "full"])
-def crowded(request: pytest.FixtureRequest) -> Iterator[Fence]:
+def crowded(request: pytest.FixtureRequest) -> Iterator[SandboxRunner]:
     """Workspace and journal share a disk."""
     need_root()
-    fence: Fence = request.getfixturevalue("fence" if request.param == "landlock" else "full")
-    with small_disk(fence.ground, fence.ground.project, fence.journal):
-        yield fence
+    sandbox: SandboxRunner = request.getfixturevalue(
+        "sandbox" if request.param == "landlock" else "full"
+    )
+    with small_disk(sandbox.tree, sandbox.tree.project, sandbox.journal):
+        yield sandbox
 
 
-def run(fence: Fence, script: str) -> Outcome:
-    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
-    done = fence.inside(["/usr/bin/sh", "-c", f"echo started\n{script}"], "--policy", policy)
+def run(sandbox: SandboxRunner, script: str) -> Outcome:
+    policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
+    done = sandbox.inside(["/usr/bin/sh", "-c", f"echo started\n{script}"], "--policy", policy)
     assert done.started, str(done)
     return done
 
 
-def audit(fence: Fence, *words: Word) -> Outcome:
-    return fence.outside(
-        [fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root
+def audit(sandbox: SandboxRunner, *words: Word) -> Outcome:
+    return sandbox.outside(
+        [sandbox.installation.paddock, "audit", *words, "--dir", sandbox.journal],
+        cwd=sandbox.tree.root,
     )
 
 
@@ -68,7 +71,7 @@ def missing(events: list[dict[str, object]]) -> int:
     return sum(int(str(event["count"])) for event in events if event["event"] == "journal.lost")
 
 
-def test_without_a_full_disk_nothing_is_missing(crowded: Fence) -> None:
+def test_without_a_full_disk_nothing_is_missing(crowded: SandboxRunner) -> None:
     """The control."""
     run(crowded, f"/usr/bin/cat /dev/null\n{TRYING}\n/usr/bin/true after")
     events = crowded.events()
@@ -79,7 +82,7 @@ def test_without_a_full_disk_nothing_is_missing(crowded: Fence) -> None:
 
 
 def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
-    crowded: Fence,
+    crowded: SandboxRunner,
 ) -> None:
     run(crowded, f"{FILL}\n{TRYING}\n{FREE}\n/usr/bin/true after")
     events = crowded.events()
@@ -107,7 +110,7 @@ def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
 
 
 def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
-    crowded: Fence,
+    crowded: SandboxRunner,
 ) -> None:
     done = run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/true after")
     assert "cannot write" in done.stderr, str(done)
@@ -122,7 +125,7 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
 
     refused = crowded.inside(["true"])
     assert refused.exit_code == 125, "who cannot write that it begins does not begin"
-    (crowded.ground.project / "fill").unlink()
+    (crowded.tree.project / "fill").unlink()
     assert crowded.inside(["true"]).exit_code == 0
     lost, start, end = crowded.events()[len(before) :]
     assert (lost["event"], lost["session"], lost["count"]) == ("journal.lost", session, count)
@@ -135,7 +138,7 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
 
 
 @pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
-def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: Fence) -> None:
+def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: SandboxRunner) -> None:
     """Landlock does not judge chmod: what was open for writing stays so although it could not be
     written.
     """
@@ -183,17 +186,17 @@ with open_journal(place=sys.argv[1]) as recorder, open("fill", "wb", buffering=0
 """
 
 
-def test_the_end_of_a_call_that_was_made_is_told_or_counted(fence: Fence) -> None:
+def test_the_end_of_a_call_that_was_made_is_told_or_counted(sandbox: SandboxRunner) -> None:
     need_root()
-    with small_disk(fence.ground, fence.ground.project, fence.journal):
-        program = fence.ground.put(fence.ground.root / "calls.py", CALLS)
-        done = fence.outside(
-            [fence.installation.paddock.with_name("python"), program, fence.journal]
+    with small_disk(sandbox.tree, sandbox.tree.project, sandbox.journal):
+        program = sandbox.tree.put(sandbox.tree.root / "calls.py", CALLS)
+        done = sandbox.outside(
+            [sandbox.installation.paddock.with_name("python"), program, sandbox.journal]
         )
         assert (done.exit_code, done.stderr) == (0, ""), str(done)
         starts, ends = map(int, done.stdout.split())
-        events = fence.events()
+        events = sandbox.events()
         assert kinds(events).count("tool") == starts - 1
         assert kinds(events).count("tool.end") == ends - 1 + 1
         assert missing(events) == 2
-        assert_chained(fence.journal, len(events))
+        assert_chained(sandbox.journal, len(events))

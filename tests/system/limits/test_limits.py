@@ -22,7 +22,7 @@ import pytest
 from tests.support import cgroup_limit, outside_targets
 from tests.support.cgroup_limit import CgroupLimit, Word, python
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, only
+from tests.support.sandbox import SandboxRunner, only
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -87,11 +87,11 @@ print('full')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
-    fence: Fence
+    sandbox: SandboxRunner
     cgroups: CgroupLimit
 
     def run(self, words: list[Word], **limits: int) -> Outcome:
-        return self.fence.inside(
+        return self.sandbox.inside(
             words, *self.policy(**limits), prefix=self.cgroups.prefix(), as_root=True
         )
 
@@ -101,19 +101,19 @@ class Limited:
         lines = "".join(f"{name} = {value}\n" for name, value in limits.items())
         return (
             "--policy",
-            self.fence.ground.put(self.fence.ground.root / "limits.toml", f"[limits]\n{lines}"),
+            self.sandbox.tree.put(self.sandbox.tree.root / "limits.toml", f"[limits]\n{lines}"),
         )
 
     def met(self) -> list[dict[str, Any]]:
         """Since the last time; the journal is put away."""
-        events = self.fence.events()
-        for file in self.fence.journal.iterdir():
+        events = self.sandbox.events()
+        for file in self.sandbox.journal.iterdir():
             file.unlink()
         return [event for event in events if event["event"] == "limit.exceeded"]
 
     @property
     def reach(self) -> int:
-        return int((self.fence.ground.project / "reach").read_text())
+        return int((self.sandbox.tree.project / "reach").read_text())
 
     def assert_ended(self, outcome: Outcome, limit: str, value: int, means: str) -> None:
         assert outcome.started, str(outcome)
@@ -145,7 +145,7 @@ class Limited:
 
 @pytest.fixture(params=["landlock", "full"])
 def limited(
-    request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]
+    request: pytest.FixtureRequest, sandbox: SandboxRunner, host: dict[str, Any]
 ) -> Iterator[Limited]:
     tier = str(request.param)
     if tier == "full":
@@ -154,14 +154,14 @@ def limited(
             host["namespaces"]["usable"],
             f"this machine makes no namespaces: {host['namespaces']}",
         )
-    with cgroup_limit.around(fence.tester) as around:
-        yield Limited(fence=replace(fence, tier=tier), cgroups=around)
+    with cgroup_limit.around(sandbox.tester) as around:
+        yield Limited(sandbox=replace(sandbox, tier=tier), cgroups=around)
 
 
 @pytest.fixture
-def full_tier(full: Fence) -> Iterator[Limited]:
+def full_tier(full: SandboxRunner) -> Iterator[Limited]:
     with cgroup_limit.around(full.tester) as around:
-        yield Limited(fence=full, cgroups=around)
+        yield Limited(sandbox=full, cgroups=around)
 
 
 @pytest.mark.parametrize("hog", [SHARED, MEMFD, MANY_SMALL], ids=["shared", "memfd", "many-small"])
@@ -233,7 +233,7 @@ def test_files_in_memory_have_the_room_they_were_given(full_tier: Limited, place
 
 def test_tmp_can_not_be_sized_on_the_disk(limited: Limited) -> None:
     outcome = limited.run(["sh", "-c", "echo started; echo full"], tmp_mb=20)
-    if limited.fence.tier == "full":
+    if limited.sandbox.tier == "full":
         limited.assert_unharmed(outcome)
         return
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
@@ -254,14 +254,14 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     """In the full tier the kernel refuses the next process; in the landlock tier somebody looks,
     and ends the run.
     """
-    held = limited.fence.tier == "full"
-    argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
-    with limited.fence.tester.starting(
-        [*limited.cgroups.prefix(), *argv], cwd=limited.fence.ground.project, as_root=True
+    held = limited.sandbox.tier == "full"
+    argv = limited.sandbox.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
+    with limited.sandbox.tester.starting(
+        [*limited.cgroups.prefix(), *argv], cwd=limited.sandbox.tree.project, as_root=True
     ) as bomb:
         assert bomb.stdout
         assert bomb.stdout.readline() == "started\n"
-        assert limited.fence.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, (
+        assert limited.sandbox.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, (
             "the same user forks outside"
         )
         assert bomb.wait(timeout=120) == 137
@@ -298,7 +298,7 @@ def test_the_wall_clock_ends_what_ignores_signals(limited: Limited) -> None:
     script = f"echo started; {ignored}; sleep 60; echo full"
     outcome = limited.run(["sh", "-c", script], wall_s=1)
     limited.assert_ended(outcome, "wall_s", 1, "watchdog")
-    assert not (limited.fence.ground.project / "late").exists()
+    assert not (limited.sandbox.tree.project / "late").exists()
     limited.assert_unharmed(limited.run(["sh", "-c", "echo started; sleep 1.2; echo full"]))
 
 
@@ -314,7 +314,7 @@ def test_open_files_are_limited(limited: Limited) -> None:
 
 
 def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
-    big = limited.fence.ground.project / "big"
+    big = limited.sandbox.tree.project / "big"
     write = [
         "sh",
         "-c",
@@ -350,7 +350,7 @@ def test_what_is_held_is_told(limited: Limited) -> None:
         "wall_s": 60,
     }
     flags = limited.policy(**everything)
-    shown = limited.fence.inside(["true"], *flags, "--dry-run", journal=False)
+    shown = limited.sandbox.inside(["true"], *flags, "--dry-run", journal=False)
     assert shown.exit_code == 0, str(shown)
     for name, value in everything.items():
         assert name in shown.stdout, str(shown)
@@ -386,8 +386,8 @@ def _stopping(
     words = python(
         REACH + STOPS_ITSELF.replace("CHILD", child.strip().replace("\n", "\n    ")), 1500
     )
-    argv = [*limited.cgroups.prefix(), *limited.fence.command(words, *flags)]
-    return limited.fence.tester.starting(argv, cwd=limited.fence.ground.project, as_root=True)
+    argv = [*limited.cgroups.prefix(), *limited.sandbox.command(words, *flags)]
+    return limited.sandbox.tester.starting(argv, cwd=limited.sandbox.tree.project, as_root=True)
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, va
         "processes": crowd,
     }
     act = acts.get(limit, "time.sleep(60)")
-    if limit == "processes" and limited.fence.tier == "full":
+    if limit == "processes" and limited.sandbox.tier == "full":
         pytest.skip("the kernel holds it, and nobody has to look")
     with _stopping(limited, act, *limited.policy(**{limit: value})) as paddock:
         assert paddock.wait(timeout=120) == 137, "nobody continued it"
@@ -418,7 +418,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
     """The control: the same hog goes on beside a stopped run, which ends as it would when it is
     continued.
     """
-    done = limited.fence.ground.project / "done"
+    done = limited.sandbox.tree.project / "done"
     with _stopping(
         limited, SHARED.replace("print('full')", "").replace("sys.argv[1]", "400")
     ) as paddock:
@@ -436,7 +436,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
 
 
 def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
-    project = full_tier.fence.ground.project
+    project = full_tier.sandbox.tree.project
     with _stopping(full_tier, "open('.envrc', 'w').close()") as paddock:
         wait_for((project / "done").exists, "the child has done it")
         wait_for(lambda: not (project / ".envrc").exists(), "it is taken away")
@@ -445,7 +445,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
         )
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
-    only(full_tier.fence.events(), "name.taken")
+    only(full_tier.sandbox.events(), "name.taken")
 
 
 # With groups that an administrator gave.
@@ -453,7 +453,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
 
 @pytest.fixture(params=["landlock", "full"])
 def given(
-    request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]
+    request: pytest.FixtureRequest, sandbox: SandboxRunner, host: dict[str, Any]
 ) -> Iterator[Callable[..., Limited]]:
     tier = str(request.param)
     if tier == "full":
@@ -465,8 +465,8 @@ def given(
     with ExitStack() as stack:
 
         def give(*trees: str) -> Limited:
-            around = stack.enter_context(cgroup_limit.around(fence.tester, *trees))
-            return Limited(fence=replace(fence, tier=tier), cgroups=around)
+            around = stack.enter_context(cgroup_limit.around(sandbox.tester, *trees))
+            return Limited(sandbox=replace(sandbox, tier=tier), cgroups=around)
 
         yield give
 
@@ -493,14 +493,14 @@ def test_a_group_of_version_1_holds_memory(
     limited.assert_ended(outcome, "memory_mb", 100, "cgroup v1")
     assert limited.cgroups.peak_mb < 200, "with what paddock itself has, and the page cache"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200, *arguments)))
-    _empty_shared_memory(limited.fence)
+    _empty_shared_memory(limited.sandbox)
 
 
-def _empty_shared_memory(fence: Fence) -> None:
+def _empty_shared_memory(sandbox: SandboxRunner) -> None:
     """In the landlock tier /dev/shm is the machine's."""
     for file in Path("/dev/shm").glob("hog-*"):
         with suppress(FileNotFoundError):  # another user's
-            if file.stat().st_uid == fence.tester.uid:
+            if file.stat().st_uid == sandbox.tester.uid:
                 file.unlink()
 
 
@@ -518,15 +518,17 @@ def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> 
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD], processes=80))
 
 
-@pytest.mark.parametrize(("tree", "means"), [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")])
+@pytest.mark.parametrize(
+    ("hierarchy", "means"), [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")]
+)
 def test_the_clock_of_a_group_counts_everybody(
-    given: Callable[..., Limited], tree: str, means: str
+    given: Callable[..., Limited], hierarchy: str, means: str
 ) -> None:
     """Also children that nobody waits for. Where the version 2 tree has neither memory nor pids (a
     hybrid machine), this is what can be tried of it: making, joining, counting, killing and
     removing a group.
     """
-    limited = given(tree)
+    limited = given(hierarchy)
     forgotten = """
 import os, signal, time
 print('started', flush=True)
@@ -562,23 +564,23 @@ def test_no_grant_lets_a_command_lift_its_own_limit(
     given: Callable[..., Limited], grant: str
 ) -> None:
     limited = given("memory")
-    fence, above = limited.fence, limited.cgroups.given["memory"]
+    sandbox, above = limited.sandbox, limited.cgroups.given["memory"]
     # The group has the name of the session, which the command is not told; but it may look.
     script = f"import glob, sys\nsys.argv = ['', glob.glob('{above}/paddock-*')[0]]\n{LIFT}"
     flags = (*limited.policy(memory_mb=300), "-a", grant)
-    outcome = fence.inside(python(script), *flags, prefix=limited.cgroups.prefix(), as_root=True)
+    outcome = sandbox.inside(python(script), *flags, prefix=limited.cgroups.prefix(), as_root=True)
     assert outcome.started, str(outcome)
     assert "lifted" not in outcome.stdout, str(outcome)
     assert set(outcome.stdout.splitlines()[1:]) <= {"Permission denied", "Read-only file system"}
     # The control: the same user outside lifts it.
     words = ["sh", "-c", "echo started; read line"]
-    argv = [*limited.cgroups.prefix(), *fence.command(words, *limited.policy(memory_mb=300))]
-    starting = fence.tester.starting(
-        argv, cwd=fence.ground.project, stdin=subprocess.PIPE, as_root=True
+    argv = [*limited.cgroups.prefix(), *sandbox.command(words, *limited.policy(memory_mb=300))]
+    starting = sandbox.tester.starting(
+        argv, cwd=sandbox.tree.project, stdin=subprocess.PIPE, as_root=True
     )
     with starting as paddock:
         assert paddock.stdout
         assert paddock.stdout.readline() == "started\n"
         (group,) = above.glob("paddock-*")
-        lifted = fence.outside(python(f"import sys; sys.argv = ['', '{group}']\n{LIFT}"))
+        lifted = sandbox.outside(python(f"import sys; sys.argv = ['', '{group}']\n{LIFT}"))
         assert f"lifted {group}/memory.limit_in_bytes" in lifted.stdout, str(lifted)

@@ -10,25 +10,25 @@ import pytest
 from tests.support import clients as support
 from tests.support.clients import HOSTS, Clients
 from tests.support.features import need
-from tests.support.fence import Fence
 from tests.support.network import Netted, netted
+from tests.support.sandbox import SandboxRunner
 
 
 @pytest.fixture(name="netted")
-def _netted(full: Fence, host: dict[str, Any]) -> Netted:
+def _netted(full: SandboxRunner, host: dict[str, Any]) -> Netted:
     return netted(full, host["landlock_abi"])
 
 
 @pytest.fixture
-def pinned(fence: Fence, host: dict[str, Any]) -> Netted:
+def pinned(sandbox: SandboxRunner, host: dict[str, Any]) -> Netted:
     """Without namespaces: the supervisor connects for the command."""
-    return netted(fence, host["landlock_abi"])
+    return netted(sandbox, host["landlock_abi"])
 
 
 @pytest.fixture
-def clients(full: Fence) -> Clients:
+def clients(full: SandboxRunner) -> Clients:
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
-    return Clients(fence=full, hosts=full.ground.put(full.ground.root / "hosts", HOSTS))
+    return Clients(sandbox=full, hosts=full.tree.put(full.tree.root / "hosts", HOSTS))
 
 
 @pytest.fixture

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.system.network.upstreams import UpstreamServer
 
 SECRET = "sk-secret/0123456789+abcdef"
 KEY = {"ROUTE_KEY": SECRET}
 
 
-def policy(fence: Fence, text: str) -> Path:
-    return fence.ground.put(
-        fence.ground.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}'
+def policy(sandbox: SandboxRunner, text: str) -> Path:
+    return sandbox.tree.put(
+        sandbox.tree.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}'
     )
 
 

@@ -107,13 +107,13 @@ def running(
     reader, writer = os.pipe()
     with ours, core.sealed(core.canonical(netted.with_network(plan))) as fd:
         ours.settimeout(60)
-        words = [str(netted.fence.installation.core), "run", "--plan-fd", str(fd)]
+        words = [str(netted.sandbox.installation.core), "run", "--plan-fd", str(fd)]
         words += ["--companion", str(theirs.fileno())] if companion else []
         words += ["--", netted.python, "-c", script, str(server.port)]
         fds = [fd, theirs.fileno()] if companion else [fd]
         try:
-            with netted.fence.tester.starting(
-                words, cwd=netted.fence.ground.project, pass_fds=fds, stdin=reader
+            with netted.sandbox.tester.starting(
+                words, cwd=netted.sandbox.tree.project, pass_fds=fds, stdin=reader
             ) as process:
                 theirs.close()
                 run = Run(process=process, calls=writer, line=ours)

@@ -19,8 +19,8 @@ import pytest
 from tests.support.clients import ALLOWED, OTHER, SIXTH, Clients
 from tests.support.clients import serving_site as serve
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
 from tests.support.network import own_address
+from tests.support.sandbox import SandboxRunner, Word
 
 # Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
 # not close it.
@@ -66,7 +66,7 @@ def test_a_static_program_that_asks_for_names_itself(
     clients: Clients, tmp_path: Path, way: str
 ) -> None:
     """No name server outside gets a question (test_filter_bypass.py has the control)."""
-    caller = clients.fence.programs.caller
+    caller = clients.sandbox.programs.caller
     with serve(tmp_path) as site:
         words: list[Word] = [caller, way, "192.0.2.53"]
         outcome = clients.inside([*words, ALLOWED, str(site.port)], site.port)
@@ -232,7 +232,7 @@ print(refused, flush=True)
 """
 
 
-def test_every_denial_of_a_flood_is_in_the_journal(full: Fence) -> None:
+def test_every_denial_of_a_flood_is_in_the_journal(full: SandboxRunner) -> None:
     """Asked for while nobody writes it down. There is nobody to ask outside
     (tests/system/network/test_filter_bypass.py).
     """
@@ -257,8 +257,8 @@ def test_encrypted_connections_are_held_to_the_name_they_ask_for(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(
-        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    trusted = clients.sandbox.tree.put(
+        clients.sandbox.tree.project / "ca.pem", certificate.read_text()
     )
     curl: list[Word] = [need_program("curl"), "-sSm", "60", "--cacert", trusted]
     with serve(tmp_path, context=context) as site:
@@ -370,8 +370,8 @@ def test_a_session_of_tls_1_2_is_resumed(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(
-        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    trusted = clients.sandbox.tree.put(
+        clients.sandbox.tree.project / "ca.pem", certificate.read_text()
     )
     with serve(tmp_path, context=context) as site:
         words: list[Word] = [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.two_machines import NAME_SERVER, OWN, OWN_SIXTH, TwoMachines, two_machines
 from tests.support.waiting import wait_for
@@ -129,7 +129,7 @@ def _visited(heard: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in heard if "request" in one]
 
 
-def test_an_allowed_name_is_reached(full: Fence, machines: TwoMachines) -> None:
+def test_an_allowed_name_is_reached(full: SandboxRunner, machines: TwoMachines) -> None:
     """What the others are measured by: the same visit, where it is allowed."""
     outcome = machines.inside(full, _visiting(f"Web.{DOMAIN}", f"web.{DOMAIN}."), NAMED)
     assert _answers(outcome) == ["HTTP/1.1 200 OK"] * 2, str(outcome)
@@ -138,7 +138,7 @@ def test_an_allowed_name_is_reached(full: Fence, machines: TwoMachines) -> None:
 
 @pytest.mark.parametrize("way", ["udp", "tcp"])
 def test_a_static_program_asks_for_names_itself(
-    full: Fence, machines: TwoMachines, way: str
+    full: SandboxRunner, machines: TwoMachines, way: str
 ) -> None:
     words: list[Word] = [full.programs.caller, way, NAME_SERVER, "evil.example", "80"]
     control = machines.outside(full, words)
@@ -159,7 +159,9 @@ def test_a_static_program_asks_for_names_itself(
     ],
     ids=["an empty list", "the domain itself", "denied", "another port"],
 )
-def test_an_unlisted_host_is_not_reached(full: Fence, machines: TwoMachines, policy: str) -> None:
+def test_an_unlisted_host_is_not_reached(
+    full: SandboxRunner, machines: TwoMachines, policy: str
+) -> None:
     words = _visiting(f"web.{DOMAIN}", f"x{DOMAIN}", f"{DOMAIN}.evil.example", EVIL, "2a00:9::34")
     assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 5
     assert len(_visited(machines.heard())) == 5
@@ -180,7 +182,7 @@ SPELLINGS = [
 
 
 def test_an_address_is_none_of_the_names_however_it_is_written(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     words = _visiting(*SPELLINGS, f"::ffff:{EVIL}", "64:ff9b::5db8:d842")
     control = machines.outside(full, words)
@@ -211,7 +213,9 @@ ODD = [
 
 
 @pytest.mark.parametrize("policy", [NAMED, EVERY], ids=["below a name", "every name"])
-def test_odd_names_are_not_looked_up(full: Fence, machines: TwoMachines, policy: str) -> None:
+def test_odd_names_are_not_looked_up(
+    full: SandboxRunner, machines: TwoMachines, policy: str
+) -> None:
     assert _answers(machines.outside(full, _asking(ODD))) == [[0, 1]] * len(ODD) * 2
     assert len(machines.heard()) == len(ODD) * 2
     outcome = machines.inside(full, _asking(ODD), policy)
@@ -223,7 +227,7 @@ KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY
 
 
 @pytest.mark.parametrize("server", [NAME_SERVER, "8.8.8.8", "2a00:9::53"])
-def test_no_question_leaves(full: Fence, machines: TwoMachines, server: str) -> None:
+def test_no_question_leaves(full: SandboxRunner, machines: TwoMachines, server: str) -> None:
     """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked
     for them.
     """
@@ -240,7 +244,7 @@ def test_no_question_leaves(full: Fence, machines: TwoMachines, server: str) -> 
 
 
 def test_cloud_metadata_addresses_are_not_reached_under_any_list(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*METADATA, "alias")] + ["metadata.google.internal"]
     literal = [*METADATA.values(), "2852039166", "0xa9fea9fe", "0251.0376.0251.0376"]
@@ -256,7 +260,9 @@ def test_cloud_metadata_addresses_are_not_reached_under_any_list(
         assert _visited(machines.heard()) == []
 
 
-def test_a_name_that_leads_inward_is_not_followed(full: Fence, machines: TwoMachines) -> None:
+def test_a_name_that_leads_inward_is_not_followed(
+    full: SandboxRunner, machines: TwoMachines
+) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*REBOUND, "inward")]
     control = dict(zip(names, _answers(machines.outside(full, _visiting(*names))), strict=True))
     reached = [name for name, answer in control.items() if answer == "HTTP/1.1 200 OK"]
@@ -270,7 +276,7 @@ def test_a_name_that_leads_inward_is_not_followed(full: Fence, machines: TwoMach
 
 
 def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     names = [f"turning.{DOMAIN}"] * 8
     machines.outside(full, _visiting(*names))
@@ -311,7 +317,9 @@ for said in sys.argv[2:]:
 """
 
 
-def test_a_request_for_another_host_does_not_arrive(full: Fence, machines: TwoMachines) -> None:
+def test_a_request_for_another_host_does_not_arrive(
+    full: SandboxRunner, machines: TwoMachines
+) -> None:
     words: list[Word] = [need_program("python3"), "-c", _SAY, f"web.{DOMAIN}", *_FRONTED.values()]
     assert machines.outside(full, words).started
     control = [one["request"] for one in _visited(machines.heard())]
@@ -375,7 +383,7 @@ for name, way in ways.items():
 """
 
 
-def test_no_other_protocol_leaves(full: Fence, machines: TwoMachines) -> None:
+def test_no_other_protocol_leaves(full: SandboxRunner, machines: TwoMachines) -> None:
     words: list[Word] = [need_program("python3"), "-c", _OTHERWISE, EVIL, "2a00:9::66"]
     control = machines.outside(full, words)
     arrived = machines.heard()
@@ -397,7 +405,7 @@ def test_no_other_protocol_leaves(full: Fence, machines: TwoMachines) -> None:
 
 
 def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     """Instances, pods and functions get their credentials at several of them."""
     clouds = (

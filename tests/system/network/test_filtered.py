@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import core
-from tests.support.fence import Word
 from tests.support.network import (
     MESSAGE,
     Netted,
@@ -25,6 +24,7 @@ from tests.support.network import (
     serving,
 )
 from tests.support.outside_targets import alive
+from tests.support.sandbox import Word
 from tests.support.waiting import wait_for
 
 FILTERED = network("filtered")
@@ -300,15 +300,15 @@ def test_a_missing_feature_is_named_and_nothing_runs(
     def run(*options: str) -> tuple[int, str, str]:
         with core.sealed(core.canonical(netted.with_network(network(mode)))) as fd:
             argv: list[Word] = [
-                netted.fence.programs.oldkernel,
+                netted.sandbox.programs.oldkernel,
                 *options,
                 "--",
-                netted.fence.installation.core,
+                netted.sandbox.installation.core,
                 "run",
             ]
-            outcome = netted.fence.tester.run(
+            outcome = netted.sandbox.tester.run(
                 [*argv, "--plan-fd", str(fd), "--", "/bin/echo", "ran"],
-                cwd=netted.fence.ground.project,
+                cwd=netted.sandbox.tree.project,
                 pass_fds=[fd],
             )
             return outcome.exit_code, outcome.stdout, outcome.stderr
@@ -325,7 +325,7 @@ def test_a_kernel_without_ipv6_filters_the_rest(netted: Netted) -> None:
     words = netted.calling(
         "SOCK_STREAM/203.0.113.7/443", "SOCK_DGRAM/203.0.113.7/443", "SOCK_STREAM/2001:db8::1/443"
     )
-    oldkernel: list[Word] = [netted.fence.programs.oldkernel, "--no-ipv6", "--"]
+    oldkernel: list[Word] = [netted.sandbox.programs.oldkernel, "--no-ipv6", "--"]
     control = netted.outside(
         [str(word) for word in (*oldkernel, *netted.sending("SOCK_STREAM/::1/1"))]
     )
@@ -333,14 +333,14 @@ def test_a_kernel_without_ipv6_filters_the_rest(netted: Netted) -> None:
     with core.sealed(core.canonical(netted.with_network(FILTERED))) as fd:
         run: list[Word] = [
             *oldkernel,
-            netted.fence.installation.core,
+            netted.sandbox.installation.core,
             "run",
             "--plan-fd",
             str(fd),
             "--",
             *words,
         ]
-        outcome = netted.fence.tester.run(run, cwd=netted.fence.ground.project, pass_fds=[fd])
+        outcome = netted.sandbox.tester.run(run, cwd=netted.sandbox.tree.project, pass_fds=[fd])
     answers = outcome.stdout.split()[1:]
     assert answers[0] in REFUSED, str(outcome)
     assert answers[1:] == ["ECONNREFUSED", "EAFNOSUPPORT"], str(outcome)

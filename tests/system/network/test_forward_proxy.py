@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.clients import ALLOWED, OTHER, Clients, Site, serving_site
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
 from tests.support.network import Netted, network, serving
+from tests.support.sandbox import SandboxRunner, Word
 
 # As in test_clients.py.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
@@ -182,8 +182,8 @@ def test_a_request_in_a_tunnel_has_to_name_the_same_host(
 ) -> None:
     """F-116"""
     certificate, context = certified
-    trusted = clients.fence.ground.put(
-        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    trusted = clients.sandbox.tree.put(
+        clients.sandbox.tree.project / "ca.pem", certificate.read_text()
     )
     secure = curl("--cacert", trusted)
 
@@ -196,7 +196,7 @@ def test_a_request_in_a_tunnel_has_to_name_the_same_host(
         site.seen.clear()
         outcome = clients.proxied([*secure, *fronting(site)], site.port)
         assert (outcome.stdout, outcome.exit_code != 0, site.seen) == ("", True, []), str(outcome)
-        assert f"its TLS handshake is for {OTHER}" in str(clients.fence.events())
+        assert f"its TLS handshake is for {OTHER}" in str(clients.sandbox.events())
     with serving_site(tmp_path) as site:
         outcome = clients.proxied(curl("-p", "-H", f"Host: {OTHER}", site.at(ALLOWED)), site.port)
         assert outcome.stdout.startswith(f"paddock: denied: {OTHER}:"), str(outcome)
@@ -263,7 +263,7 @@ def test_without_a_network_there_is_no_proxy(netted: Netted) -> None:
 
 @pytest.mark.parametrize("flags", [(), ("--off", "env-sanitize")])
 def test_the_variables_are_the_runs_own_and_a_policys_win(
-    full: Fence, flags: tuple[str, ...]
+    full: SandboxRunner, flags: tuple[str, ...]
 ) -> None:
     """F-112"""
     mine = {

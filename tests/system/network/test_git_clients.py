@@ -16,9 +16,9 @@ import pytest
 from tests.support.clients import ALLOWED, OTHER, Clients
 from tests.support.clients import serving_site as serve
 from tests.support.features import need, need_program
-from tests.support.fence import Word
-from tests.support.test_tree import Ground
+from tests.support.sandbox import Word
 from tests.support.tester import Tester
+from tests.support.tree import ProjectTree
 
 # Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
 # not close it.
@@ -45,8 +45,8 @@ def test_it_clones_from_an_allowed_host(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path, scheme: str
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(
-        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    trusted = clients.sandbox.tree.put(
+        clients.sandbox.tree.project / "ca.pem", certificate.read_text()
     )
     clone: list[Word] = [
         "/usr/bin/env",
@@ -65,7 +65,7 @@ def test_it_clones_from_an_allowed_host(
                 [*clone, site.at(name, "served.git"), f"from-{name}"], site.port
             )
             assert (outcome.exit_code == 0) == reached, str(outcome)
-            assert (clients.fence.ground.project / f"from-{name}" / ".git").exists() == reached
+            assert (clients.sandbox.tree.project / f"from-{name}" / ".git").exists() == reached
         assert set(site.seen) == {ALLOWED}
         assert {("connect", "allow", ALLOWED), ("name", "deny", OTHER)} <= set(clients.decided())
 
@@ -85,9 +85,9 @@ class Shell:
 
 
 @contextmanager
-def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
+def _shell(tester: Tester, tree: ProjectTree) -> Iterator[Shell]:
     need("sshd", Path("/usr/sbin/sshd").exists(), "no sshd on this machine")
-    kept, project = ground.make(ground.root / "sshd"), ground.project
+    kept, project = tree.make(tree.root / "sshd"), tree.project
     for key in (kept / "host", project / "login"):
         words = [need_program("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", str(key)]
         subprocess.run(words, check=True)
@@ -95,14 +95,14 @@ def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
         port = server.getsockname()[1]
         host_key = (kept / "host.pub").read_text()
         known = "".join(f"[{name}]:{port} {host_key}" for name in (ALLOWED, OTHER))
-        ground.put(project / "known", known)
-        ground.put(kept / "allowed", (project / "login.pub").read_text())
+        tree.put(project / "known", known)
+        tree.put(kept / "allowed", (project / "login.pub").read_text())
         lines = (
             f"HostKey {kept}/host\nAuthorizedKeysFile {kept}/allowed\nStrictModes no\n"
             f"UsePAM no\n"
             f"UseDNS no\n"
         )
-        config, log = ground.put(kept / "config", lines), ground.put(kept / "log")
+        config, log = tree.put(kept / "config", lines), tree.put(kept / "log")
         for place in (kept, project):
             tester.give(place)
         command = ["/usr/sbin/sshd", "-i", "-f", str(config), "-E", str(log)]
@@ -142,8 +142,8 @@ def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
 
 def test_it_clones_and_pushes_over_ssh(clients: Clients) -> None:
     """The name of the host is all that is known of it: nothing in ssh's first bytes tells it."""
-    fence, git = clients.fence, need_program("git")
-    repository = _repository(fence.ground.make(fence.ground.root / "repositories"))
+    sandbox, git = clients.sandbox, need_program("git")
+    repository = _repository(sandbox.tree.make(sandbox.tree.root / "repositories"))
     author = " ".join(_AUTHOR)
     script = (
         f'set -e; {git} clone -q "$1" "$2"; cd "$2"; '
@@ -154,11 +154,11 @@ def test_it_clones_and_pushes_over_ssh(clients: Clients) -> None:
         words = [git, "-c", "safe.directory=*", "-C", str(repository), "log", "--format=%s", "main"]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
 
-    with _shell(fence.tester, fence.ground) as shell:
-        fence.tester.give(repository.parent)
+    with _shell(sandbox.tester, sandbox.tree) as shell:
+        sandbox.tester.give(repository.parent)
 
         def pushing(name: str, directory: str) -> list[Word]:
-            address = f"ssh://{fence.tester.name}@{name}{repository}"
+            address = f"ssh://{sandbox.tester.name}@{name}{repository}"
             ssh = f"GIT_SSH_COMMAND={shell.ssh}"
             return ["/usr/bin/env", ssh, "/bin/sh", "-c", script, "sh", address, directory]
 

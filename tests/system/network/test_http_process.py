@@ -14,9 +14,9 @@ import pytest
 
 from tests.support import core
 from tests.support.features import need_program
-from tests.support.fence import Fence
 from tests.support.network import relays_of
 from tests.support.outside_targets import alive
+from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 from tests.system.network.served import KEY, SECRET, policy, route, served_by
 from tests.system.network.upstreams import Asked, echo, upstream
@@ -24,21 +24,19 @@ from tests.system.network.upstreams import Asked, echo, upstream
 
 @pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])
 def test_connections_wait_for_the_http_helper_and_the_command_does_not(
-    full: Fence, comes: bool
+    full: SandboxRunner, comes: bool
 ) -> None:
     """Whose beginning is held up here until the command runs, and until a connection is on its
     way.
     """
-    place = full.ground.root / "held"
+    place = full.tree.root / "held"
     place.mkdir()
     core_program = shutil.copy(full.installation.core, place)
     script = full.installation.core.with_name("paddock-python").read_text()
     first, _, rest = script.partition("\n")
     gate = place / "gate"
     os.mkfifo(gate)
-    held = full.ground.put(
-        place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}"
-    )
+    held = full.tree.put(place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}")
     for one in (place, gate, held, Path(core_program)):
         one.chmod(0o755)
         full.tester.give(one)
@@ -61,7 +59,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         fd = stack.enter_context(core.sealed(core.canonical(plan)))
         words = [core_program, "run", "--plan-fd", str(fd), "--", "sh", "-c", ask]
         process = stack.enter_context(
-            full.tester.starting(words, cwd=full.ground.project, env=KEY, pass_fds=[fd])
+            full.tester.starting(words, cwd=full.tree.project, env=KEY, pass_fds=[fd])
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -85,7 +83,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in said
 
 
-def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: Fence) -> None:
+def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
     """Its connections are lost, later ones are answered that nobody is there; everything else goes
     on.
     """
@@ -166,7 +164,7 @@ print("over")
 @pytest.mark.parametrize(
     "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
 )
-def test_the_http_helper_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
+def test_the_http_helper_ends_with_the_run(full: SandboxRunner, end: signal.Signals) -> None:
     with upstream() as server:
         file = policy(full, route("api", server))
         with full.starting(

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
 from tests.support.network import Netted, network, serving
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Tester
 
 
@@ -71,15 +71,15 @@ def _database(tester: Tester, directory: Path) -> Iterator[Database]:
         assert done(*control, "-m", "immediate", "stop")
 
 
-def test_psql_asks_a_database_at_a_port_that_is_named(full: Fence) -> None:
-    with _database(full.tester, full.ground.make(full.ground.root / "database")) as database:
+def test_psql_asks_a_database_at_a_port_that_is_named(full: SandboxRunner) -> None:
+    with _database(full.tester, full.tree.make(full.tree.root / "database")) as database:
         question = database.asking("select 6 * 7")
         control = full.outside(question)
         assert (control.stdout, database.asked()) == ("42\n", 1), str(control)
 
         def policy(port: int) -> Path:
             text = f"[network]\nallowed_hosts = []\nallowed_local_ports = [{port}]\n"
-            return full.ground.put(full.ground.root / "policy.toml", text)
+            return full.tree.put(full.tree.root / "policy.toml", text)
 
         outcome = full.inside(question, "--policy", policy(database.port))
         assert (outcome.stdout, database.asked()) == ("42\n", 2), str(outcome)

@@ -112,5 +112,5 @@ def test_no_other_way_to_a_network(netted: Netted, name: str, mode: str) -> None
     assert outcome.started, str(outcome)
     assert outcome.stderr.rstrip().rpartition("OSError")[2] or "PermissionError" in outcome.stderr
     assert outcome.exit_code == 1, str(outcome)
-    control = netted.fence.tester.run([netted.python, "-c", script], as_root=True)
+    control = netted.sandbox.tester.run([netted.python, "-c", script], as_root=True)
     assert control.exit_code == 0 or "Errno 97" in control.stderr, str(control)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.clients import ALLOWED, OTHER, Clients, Site
 from tests.support.clients import serving_site as serve
 from tests.support.features import need, need_program
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 
 
 def _wheel(directory: Path) -> None:
@@ -36,7 +36,7 @@ def _wheel(directory: Path) -> None:
 
 
 def test_pip_installs_from_an_allowed_index(clients: Clients, tmp_path: Path) -> None:
-    python, project = need_program("python3"), clients.fence.ground.project
+    python, project = need_program("python3"), clients.sandbox.tree.project
     has_pip = (
         subprocess.run([python, "-c", "import pip"], check=False, capture_output=True).returncode
         == 0
@@ -104,11 +104,11 @@ def _registry(directory: Path, site: Site, name: str) -> None:
 
 
 def test_npm_installs_from_an_allowed_registry(clients: Clients, tmp_path: Path) -> None:
-    npm, project = need_program("npm"), clients.fence.ground.project
+    npm, project = need_program("npm"), clients.sandbox.tree.project
 
     def installing(site: Site, name: str, target: str) -> list[Word]:
         _registry(tmp_path, site, name)
-        clients.fence.ground.make(project / target)
+        clients.sandbox.tree.make(project / target)
         quiet = [
             "--no-audit",
             "--no-fund",

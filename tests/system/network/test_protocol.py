@@ -16,8 +16,8 @@ import pytest
 
 from tests.support.clients import Clients
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
 from tests.support.programs import SOURCES
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.stress import LEVEL, seed_source
 from tests.system.network.protocol import (
     DENIED,
@@ -82,19 +82,21 @@ def one_slash(path: str) -> str:
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
-def judged(fence: Fence) -> collections.Counter[tuple[object, ...]]:
+def judged(sandbox: SandboxRunner) -> collections.Counter[tuple[object, ...]]:
     """What was allowed, in the journal: route, host, method and path."""
     return collections.Counter(
         (one["route"], one["host"], one["method"], one["path"] and one_slash(str(one["path"])))
-        for one in fence.events()
+        for one in sandbox.events()
         if one["event"] == "network" and one["layer"] == "request" and one["action"] != "deny"
     )
 
 
-def wrongs(served: dict[str, list[Upstream]], played: list[Play], fence: Fence) -> list[str]:
+def wrongs(
+    served: dict[str, list[Upstream]], played: list[Play], sandbox: SandboxRunner
+) -> list[str]:
     """What servers acted on although nobody had judged it so."""
     found: list[str] = []
-    allowed = judged(fence)
+    allowed = judged(sandbox)
     bodies = {tag: body for play in played for tag, body in play.bodies.items()}
     spent: tuple[object, ...]
     for kind in KINDS:
@@ -131,23 +133,21 @@ def unlike(kind: str, one: Acted, bodies: dict[str, str]) -> list[str]:
 
 @pytest.mark.parametrize("seed", seeds())
 def test_a_server_acts_on_what_was_judged(
-    full: Fence, tmp_path_factory: pytest.TempPathFactory, seed: int
+    full: SandboxRunner, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
     hosts = "127.0.0.1 localhost " + " ".join(_NAMES.values())
-    clients = Clients(fence=full, hosts=full.ground.put(full.ground.root / "hosts", f"{hosts}\n"))
-    key = full.ground.put(full.ground.root / "key", f"{SECRET}\n")
+    clients = Clients(sandbox=full, hosts=full.tree.put(full.tree.root / "hosts", f"{hosts}\n"))
+    key = full.tree.put(full.tree.root / "key", f"{SECRET}\n")
     key.chmod(0o600)
     full.tester.give(key)
     with upstreams(tmp_path_factory.mktemp("protocol"), 2) as served:
         played = plays(seed, doors(served), CONNECTIONS)
-        script = full.ground.put(
-            full.ground.project / "script", "".join(f"{play.line()}\n" for play in played)
+        script = full.tree.put(
+            full.tree.project / "script", "".join(f"{play.line()}\n" for play in played)
         )
-        player = full.ground.put(
-            full.ground.project / "player.py", (SOURCES / "player.py").read_text()
-        )
-        file = full.ground.put(full.ground.root / "protocol.toml", policy(served, key))
+        player = full.tree.put(full.tree.project / "player.py", (SOURCES / "player.py").read_text())
+        file = full.tree.put(full.tree.root / "protocol.toml", policy(served, key))
         words: list[Word] = [need_program("python3"), player, script]
         outcome = clients.outside(full.command(words, "--policy", file))
         told = [json.loads(line) for line in outcome.stdout.splitlines()[1:]]

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.fence import Fence
 from tests.support.network import Netted, free_port, gone, network, own_address, relay_of, serving
+from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
 # A server inside: answers what it was sent until the end of it, with its own word before.
@@ -148,12 +148,12 @@ def test_many_connections_leave_nothing_behind(netted: Netted) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str) -> None:
+def test_a_port_that_is_taken_is_said_and_nothing_runs(full: SandboxRunner, address: str) -> None:
     with serving(address) as server:
         refused = full.inside(
             ["/bin/touch", "ran"], "--block-net", "--publish", f"{server.port}:80"
         )
-        assert (refused.exit_code, (full.ground.project / "ran").exists()) == (125, False), str(
+        assert (refused.exit_code, (full.tree.project / "ran").exists()) == (125, False), str(
             refused
         )
         taken = (
@@ -168,11 +168,11 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
         )
         assert (rehearsed.exit_code, taken in rehearsed.stderr) == (125, True), str(rehearsed)
     free = full.inside(["/bin/touch", "ran"], "--block-net", "--publish", f"{free_port()}:80")
-    assert (free.exit_code, (full.ground.project / "ran").exists()) == (0, True), str(free)
+    assert (free.exit_code, (full.tree.project / "ran").exists()) == (0, True), str(free)
 
 
 @pytest.mark.parametrize("flags", [("--block-net",), ("--allow-domain", "a.example")])
-def test_the_flag_takes_the_hosts_port_first(full: Fence, flags: tuple[str, ...]) -> None:
+def test_the_flag_takes_the_hosts_port_first(full: SandboxRunner, flags: tuple[str, ...]) -> None:
     host, same = free_port(), free_port()
     published = ["--publish", f"{host}:{same}", "--publish", str(same)]
     with full.starting(

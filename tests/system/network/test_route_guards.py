@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.two_machines import TwoMachines, two_machines
 
 UP, OTHER, CORP = "93.184.216.40", "93.184.216.41", "10.9.9.5"
@@ -58,7 +58,7 @@ def policy(allowed: list[str], *routes: str) -> str:
 
 
 def asked(
-    full: Fence, machines: TwoMachines, text: str, *asks: str
+    full: SandboxRunner, machines: TwoMachines, text: str, *asks: str
 ) -> tuple[list[str], list[tuple[str, str]], str]:
     """What each was answered, what the servers heard of it (address and request), and what was said
     to the person.
@@ -75,7 +75,9 @@ def asked(
     )
 
 
-def test_no_other_name_leads_to_an_upstream_with_rules(full: Fence, machines: TwoMachines) -> None:
+def test_no_other_name_leads_to_an_upstream_with_rules(
+    full: SandboxRunner, machines: TwoMachines
+) -> None:
     names = ("up.test", "alias.test", "behind.test")
     asks = [f"{name} /admin" for name in names]
     plain = policy(["*"], 'api upstream = "http://up.test"\n')
@@ -96,7 +98,7 @@ def test_no_other_name_leads_to_an_upstream_with_rules(full: Fence, machines: Tw
 
 
 def test_no_listed_address_leads_to_an_upstream_with_rules(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     text = policy([f"{CORP}:80", f"{OTHER}:80"], f'api upstream = "http://corp.test"\n{RULES}')
     said, heard, told = asked(
@@ -109,7 +111,7 @@ def test_no_listed_address_leads_to_an_upstream_with_rules(
 
 
 def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_machine(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     """The server listens on 127.0.0.1 and on ::1, and the route's name leads to one of them."""
 
@@ -129,7 +131,9 @@ def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_mach
     assert heard == [("127.0.0.1", "GET /items")], "the server of ::1 heard nothing"
 
 
-def test_an_inspected_name_is_not_a_way_around_rules(full: Fence, machines: TwoMachines) -> None:
+def test_an_inspected_name_is_not_a_way_around_rules(
+    full: SandboxRunner, machines: TwoMachines
+) -> None:
     def text(rules: str) -> str:
         whole = policy(["alias.test", "other.test"], f'api upstream = "http://up.test"\n{rules}')
         return whole.replace("[network]\n", '[network]\ninspect = ["alias.test", "other.test"]\n')
@@ -142,7 +146,7 @@ def test_an_inspected_name_is_not_a_way_around_rules(full: Fence, machines: TwoM
 
 
 def test_a_route_can_say_that_others_share_its_addresses(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     shared = f'api upstream = "http://up.test"\nshared_addresses = true\n{RULES}'
     text = policy(["alias.test", UP], shared)
@@ -156,7 +160,7 @@ def test_a_route_can_say_that_others_share_its_addresses(
 
 
 def test_a_route_can_name_private_addresses_that_no_other_name_gets(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     def text(addresses: str) -> str:
         return policy([], f'api upstream = "http://corp.test"\n{addresses}')
@@ -187,7 +191,7 @@ def test_a_route_can_name_private_addresses_that_no_other_name_gets(
 
 
 def test_a_refused_address_names_the_key_that_opens_it_to_the_route_alone(
-    full: Fence, machines: TwoMachines
+    full: SandboxRunner, machines: TwoMachines
 ) -> None:
     text = policy([], 'api upstream = "http://corp.test"\n')
     words = ["curl", "-s", "-m", "20", "http://api.paddock.internal/items"]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.system.network.certificates import TestAuthority
 from tests.system.network.served import KEY, SECRET, policy, route
@@ -33,18 +33,20 @@ _AS = (
 _CURL = ("curl", "-sS", "--max-time", "30")
 
 
-def requests(fence: Fence) -> list[tuple[object, ...]]:
+def requests(sandbox: SandboxRunner) -> list[tuple[object, ...]]:
     return [
         (one["action"], one["route"], one["method"], one["path"], one["status"])
-        for one in fence.events()
+        for one in sandbox.events()
         if one["event"] == "network" and one["layer"] == "request"
     ]
 
 
-def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(full: Fence) -> None:
+def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(
+    full: SandboxRunner,
+) -> None:
     """F-139 F-140 F-141"""
-    file = full.ground.put(
-        full.ground.root / "key", f"{SECRET}\n"
+    file = full.tree.put(
+        full.tree.root / "key", f"{SECRET}\n"
     )  # not where a command could write it
     file.chmod(0o600)
     full.tester.give(file)
@@ -127,7 +129,7 @@ for name in ("bearer", "header", "basic", "query"):
     ]
 
 
-def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: Fence) -> None:
+def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: SandboxRunner) -> None:
     """F-142 F-143 F-144 F-147 F-149"""
     with upstream() as server:
         file = policy(
@@ -159,7 +161,7 @@ def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: Fence) -> None:
     assert (refused.exit_code, "no route has the name 'other'" in refused.stderr) == (125, True)
 
 
-def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Fence) -> None:
+def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: SandboxRunner) -> None:
     """By every way that the proxy has; without being told to, clients do not take it for routes."""
     need_program("curl")
     ways = (
@@ -169,7 +171,7 @@ def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Fence)
         "--noproxy '' --socks5-hostname ${HTTP_PROXY#http://}",
     )
     at = "http://api.paddock.internal"
-    body = full.ground.put(full.ground.project / "body", "x" * 100_000)
+    body = full.tree.put(full.tree.project / "body", "x" * 100_000)
     script = "".join(
         f"for one in '-d @{body} {at}/v1/{number}' '{at}/other'; do\n"
         f"curl -s -m 30 {way} -o /dev/null -w '%{{http_code}} ' $one || echo \"[$?]\"\ndone\n"
@@ -188,7 +190,7 @@ def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Fence)
     assert [one for one in requests(full) if one[0] == "deny"] == denied
 
 
-def test_streams_and_sockets_go_through(full: Fence) -> None:
+def test_streams_and_sockets_go_through(full: SandboxRunner) -> None:
     """An event is there before the next one is sent; a WebSocket is a stream in both directions."""
     seen = threading.Event()
 
@@ -241,7 +243,7 @@ print(received)
     assert f"auth=Bearer {'*' * len(SECRET)}" in lines[2]
 
 
-def test_a_secret_is_not_guessed_letter_by_letter(full: Fence) -> None:
+def test_a_secret_is_not_guessed_letter_by_letter(full: SandboxRunner) -> None:
     """The upstream quotes what it is asked for, and never says the secret. Two chunks instead of
     one, or an asterisk, would tell that a guess is right.
     """
@@ -287,7 +289,7 @@ bodies.values()}))
     assert {one.header("authorization") for one in server.asked} == {f"Bearer {secret}"}
 
 
-def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
+def test_a_placeholder_means_nothing_to_another_host(full: SandboxRunner) -> None:
     with upstream() as server, upstream() as other:
         file = policy(
             full,
@@ -321,11 +323,11 @@ def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
         ("file:{project}/show-key", "a command could have written {project}/show-key"),
     ],
 )
-def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str) -> None:
-    show = full.ground.put(full.ground.project / "show-key", "#!/bin/sh\necho 0123456789\n")
+def test_without_its_secret_nothing_runs(full: SandboxRunner, credential: str, why: str) -> None:
+    show = full.tree.put(full.tree.project / "show-key", "#!/bin/sh\necho 0123456789\n")
     show.chmod(0o755)
     credential, why = (
-        text.replace("{project}", str(full.ground.project)) for text in (credential, why)
+        text.replace("{project}", str(full.tree.project)) for text in (credential, why)
     )
     with upstream() as server:
         file = policy(full, route("api", server, f'credential = "{credential}"'))
@@ -335,13 +337,15 @@ def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str)
     hints = [line for line in outcome.stderr.splitlines() if line.startswith("hint:")]
     assert hints
     assert all(line.removeprefix("hint:").strip() for line in hints), outcome
-    assert not (full.ground.project / "ran").exists()
+    assert not (full.tree.project / "ran").exists()
     assert [one["event"] for one in full.events()] == ["session.refused"]
 
 
-def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(full: Fence) -> None:
+def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(
+    full: SandboxRunner,
+) -> None:
     """One run writes a script, and the start of the next would execute it outside."""
-    script, mark = full.ground.project / "token.sh", full.ground.root / "escaped"
+    script, mark = full.tree.project / "token.sh", full.tree.root / "escaped"
     write = (
         f"echo 'touch {mark}; echo ghp_0123456789' > {script} && echo written; "
         f"touch {mark} 2>/dev/null || echo held"
@@ -360,7 +364,9 @@ def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(f
     assert "hint: give the path of a program that no command can write" in outcome.stderr
 
 
-def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(full: Fence) -> None:
+def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(
+    full: SandboxRunner,
+) -> None:
     """The upstream shows what it was sent before, as a log of requests does."""
     keys = {"ONE_KEY": "ghp_AAAAbbbbCCCCdddd11112222", "TWO_KEY": "ghp_ZZZZyyyyXXXXwwww99998888"}
     log: list[str] = []
@@ -402,13 +408,13 @@ _UNNAMED = (
 
 
 def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wrote(
-    full: Fence,
+    full: SandboxRunner,
 ) -> None:
     """However it gets there. The same words work for a script where no command can write."""
-    home, root, mark = full.tester.home, full.ground.root, full.ground.root / "escaped"
-    full.ground.put(root / "outer.sh", '#!/bin/sh\ncd && exec "$1/token.sh"\n')
+    home, root, mark = full.tester.home, full.tree.root, full.tree.root / "escaped"
+    full.tree.put(root / "outer.sh", '#!/bin/sh\ncd && exec "$1/token.sh"\n')
     script = f"#!/bin/sh\ntouch {mark}\necho ghp_0123456789\n"
-    full.ground.put(root / "tools/token.sh", script, mode=0o755)
+    full.tree.put(root / "tools/token.sh", script, mode=0o755)
 
     def words(form: str, place: str) -> str:
         below = str((root / place).relative_to(home))
@@ -424,7 +430,7 @@ def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wro
         ]
     )
     assert "ghp_0123456789" in wrote.stdout, wrote
-    assert not mark.exists(), "the fence holds the same act"
+    assert not mark.exists(), "the sandbox holds the same act"
     for form in _UNNAMED:
         control = full.outside(shlex.split(words(form, "project")))
         assert (control.stdout, mark.exists()) == ("ghp_0123456789\n", True), control
@@ -438,7 +444,7 @@ def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wro
             )
             outcome = full.inside(["touch", "ran"], "--policy", file)
         assert not mark.exists(), outcome
-        assert (outcome.exit_code, (full.ground.project / "ran").exists()) == (125, False), outcome
+        assert (outcome.exit_code, (full.tree.project / "ran").exists()) == (125, False), outcome
         assert "could have" in outcome.stderr, outcome
     with upstream() as server:
         texts = [
@@ -452,10 +458,10 @@ def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wro
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
 def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(
-    full: Fence, variable: str
+    full: SandboxRunner, variable: str
 ) -> None:
-    inside = full.ground.put(full.ground.project / "ca.pem", OURS.pem.decode())
-    outside = full.ground.put(full.ground.root / "ca.pem", OURS.pem.decode())
+    inside = full.tree.put(full.tree.project / "ca.pem", OURS.pem.decode())
+    outside = full.tree.put(full.tree.root / "ca.pem", OURS.pem.decode())
     with upstream() as server:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
         ask = ["curl", "-s", "-m", "60", "http://api.paddock.internal/x"]
@@ -471,7 +477,7 @@ def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(
     assert len(server.asked) == 1
 
 
-def test_a_route_that_would_show_a_secret_is_refused(full: Fence) -> None:
+def test_a_route_that_would_show_a_secret_is_refused(full: SandboxRunner) -> None:
     with upstream() as server:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
         outcome = full.inside(["true"], "--policy", file, "--off", "env-sanitize", env=KEY)
@@ -483,16 +489,16 @@ def test_a_route_that_would_show_a_secret_is_refused(full: Fence) -> None:
 
 
 @contextmanager
-def named(fence: Fence, directory: Path) -> Iterator[tuple[list[Word], dict[str, str]]]:
+def named(sandbox: SandboxRunner, directory: Path) -> Iterator[tuple[list[Word], dict[str, str]]]:
     """What stands before a command so that the hosts have names, and the environment in which they
     are trusted.
     """
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
-    hosts = fence.ground.put(
-        fence.ground.root / "hosts", f"127.0.0.1 localhost {HOST} {OTHER} {NEAR}\n"
+    hosts = sandbox.tree.put(
+        sandbox.tree.root / "hosts", f"127.0.0.1 localhost {HOST} {OTHER} {NEAR}\n"
     )
-    trusted = fence.ground.put(fence.ground.root / "trusted.pem", OURS.pem.decode())
-    tester = fence.tester
+    trusted = sandbox.tree.put(sandbox.tree.root / "trusted.pem", OURS.pem.decode())
+    tester = sandbox.tester
     words: list[Word] = [
         "unshare",
         "-m",
@@ -514,7 +520,9 @@ def in_turn(commands: Sequence[Sequence[str]]) -> list[Word]:
     return ["sh", "-c", "; ".join(f"{shlex.join(one)} || echo -; echo" for one in commands)]
 
 
-def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path: Path) -> None:
+def test_inspected_hosts_are_held_to_paths_by_every_client(
+    full: SandboxRunner, tmp_path: Path
+) -> None:
     """HTTP/1.1 and HTTP/2; a host that is only inspected is read and told, another one passes
     unopened.
     """
@@ -574,7 +582,7 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path
             [
                 *_CURL,
                 "--cacert",
-                str(full.ground.root / "trusted.pem"),
+                str(full.tree.root / "trusted.pem"),
                 "-o",
                 "/dev/null",
                 f"{at}/ok/5",
@@ -588,12 +596,12 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path
             "--policy",
             file,
             "-r",
-            f"{full.ground.root}/trusted.pem",
+            f"{full.tree.root}/trusted.pem",
             "-r",
             f"{Path(str(node)).parent}/**",
         )
         outcome = full.tester.run(
-            [*before, *words], cwd=full.ground.project, env=KEY | trusting, as_root=True
+            [*before, *words], cwd=full.tree.project, env=KEY | trusting, as_root=True
         )
     answers = [line for line in outcome.stdout.splitlines() if line]
     assert answers == ["1.1 200", "2 200", "2 403", "200", "200", "2 200", "-"], outcome
@@ -604,7 +612,7 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path
     assert ("allow", None, "GET", "/any/path", 200) in requests(full)
 
 
-def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Path) -> None:
+def test_an_upstream_by_name_is_checked_like_any_host(full: SandboxRunner, tmp_path: Path) -> None:
     """A name that leads to this machine is not dialled, unless it is this machine's own. Nobody
     gets around rules by calling an upstream himself (F-142).
     """
@@ -615,7 +623,7 @@ def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Pat
         def asking(text: str) -> Outcome:
             asks = [[*_CURL, "-w", "%{http_code}", "-o", "/dev/null", path] for path in paths]
             words = full.command(in_turn(asks), "--policy", policy(full, text))
-            return full.tester.run([*before, *words], cwd=full.ground.project, as_root=True)
+            return full.tester.run([*before, *words], cwd=full.tree.project, as_root=True)
 
         outcome = asking(text)
         assert outcome.stdout.split() == ["403", "200"], outcome
@@ -641,7 +649,7 @@ def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Pat
         assert "only a route with endpoint rules leads to this host" in outcome.stderr
 
 
-def test_people_see_routes_before_anything_runs(full: Fence) -> None:
+def test_people_see_routes_before_anything_runs(full: SandboxRunner) -> None:
     with upstream() as server:
         file = policy(
             full,
@@ -655,7 +663,7 @@ def test_people_see_routes_before_anything_runs(full: Fence) -> None:
 
         def said(*words: Word) -> Outcome:
             return full.tester.run(
-                [full.installation.paddock, *words, "--policy", file], cwd=full.ground.project
+                [full.installation.paddock, *words, "--policy", file], cwd=full.tree.project
             )
 
         shown = said("explain").stdout

@@ -20,7 +20,6 @@ import pytest
 from tests.support import core
 from tests.support.clients import ALLOWED, OTHER, Clients, serving_site
 from tests.support.features import need_program
-from tests.support.fence import Fence
 from tests.support.network import (
     MESSAGE,
     Netted,
@@ -31,6 +30,7 @@ from tests.support.network import (
     relay_of,
     serving,
 )
+from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
 NONE = network("none")
@@ -256,7 +256,7 @@ def test_other_sockets_and_rings_and_options_that_lead_astray(pinned: Netted) ->
             "route netlink": "ok",
             "listen here": "ok",
         }, str(outcome)
-        control = answers(pinned.fence.tester.run(words, as_root=True).stdout, names)
+        control = answers(pinned.sandbox.tester.run(words, as_root=True).stdout, names)
         for name in (
             "raw",
             "packet",
@@ -390,14 +390,14 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
     with serving("127.0.0.1") as server:
         words = [pinned.python, "-c", script.format(port=server.port)]
         with socket.socket() as control:
-            assert pinned.fence.tester.run(words, stdin=control.fileno()).exit_code == 0
+            assert pinned.sandbox.tester.run(words, stdin=control.fileno()).exit_code == 0
         assert server.heard() == [MESSAGE]
         for tier in (pinned, netted):
             with socket.socket() as given:
                 plan = tier.with_network(network(mode))
                 refused = core.run_core(
-                    tier.fence.tester,
-                    tier.fence.installation.core,
+                    tier.sandbox.tester,
+                    tier.sandbox.installation.core,
                     plan,
                     words,
                     stdin=given.fileno(),
@@ -411,7 +411,7 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
             ours.send(b"met")
             ours.shutdown(socket.SHUT_WR)
             piped = core.run_core(
-                pinned.fence.tester, pinned.fence.installation.core,
+                pinned.sandbox.tester, pinned.sandbox.installation.core,
                 pinned.with_network(network(mode)), ["/bin/cat"], stdin=theirs.fileno(),
             )  # fmt: skip
         assert piped.stdout == "met", str(piped)
@@ -451,9 +451,9 @@ def test_the_journal_says_that_it_is_fenced(pinned: Netted) -> None:
 
 
 @pytest.fixture(name="callers")
-def _callers(fence: Fence, clients: Clients) -> Clients:
+def _callers(sandbox: SandboxRunner, clients: Clients) -> Clients:
     """Without namespaces."""
-    return replace(clients, fence=fence)
+    return replace(clients, sandbox=sandbox)
 
 
 _WAYS = {

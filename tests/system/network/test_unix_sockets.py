@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence
 from tests.support.outside_targets import Listener, listening
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -112,22 +112,22 @@ def services(directory: Path) -> Iterator[tuple[Listener, Listener]]:
 
 
 @pytest.fixture(params=["landlock", "full"])
-def either(request: pytest.FixtureRequest, fence: Fence) -> Fence:
+def either(request: pytest.FixtureRequest, sandbox: SandboxRunner) -> SandboxRunner:
     if request.param == "landlock":
-        return fence
-    full: Fence = request.getfixturevalue("full")
+        return sandbox
+    full: SandboxRunner = request.getfixturevalue("full")
     return full
 
 
 @pytest.mark.parametrize("place", ["outside", "project", "readable"])
-def test_no_service_is_reached_in_any_way(either: Fence, place: str) -> None:
+def test_no_service_is_reached_in_any_way(either: SandboxRunner, place: str) -> None:
     """C-028 F-158. Outside of all grants, in the workspace, and in what can only be read."""
-    ground = either.ground
-    readable = ground.root / "readable"
+    tree = either.tree
+    readable = tree.root / "readable"
     readable.mkdir()
     os.chmod(readable, 0o777)
-    directory = {"outside": ground.outside, "project": ground.project, "readable": readable}[place]
-    here = {"HERE": str(ground.project)}
+    directory = {"outside": tree.outside, "project": tree.project, "readable": readable}[place]
+    here = {"HERE": str(tree.project)}
     with services(directory) as (stream, datagrams):
         calls = [ways(Path(stream.address), *STREAMS), ways(Path(datagrams.address), *DATAGRAMS)]
         for words, service, names in zip(
@@ -139,14 +139,14 @@ def test_no_service_is_reached_in_any_way(either: Fence, place: str) -> None:
             service.heard.clear()
             for flags in ((), ("--block-net",)):
                 outcome = either.inside(
-                    words, "-r", f"{readable}/**", "--env", f"HERE={ground.project}", *flags
+                    words, "-r", f"{readable}/**", "--env", f"HERE={tree.project}", *flags
                 )
                 assert "ok" not in reached(outcome), str(outcome)
         assert (stream.heard, datagrams.heard) == ([], [])
 
 
 @pytest.fixture(params=["home", "system"])
-def profiled(request: pytest.FixtureRequest, full: Fence) -> Iterator[Path]:
+def profiled(request: pytest.FixtureRequest, full: SandboxRunner) -> Iterator[Path]:
     """A directory in what the profiles grant, and nobody looks through."""
     above = full.tester.home / ".local" / "bin" if request.param == "home" else Path("/opt")
     missing = [path for path in (above, above.parent) if not path.exists()]
@@ -162,15 +162,15 @@ def profiled(request: pytest.FixtureRequest, full: Fence) -> Iterator[Path]:
             path.rmdir()
 
 
-def test_no_service_in_what_profiles_grant_is_reached(full: Fence, profiled: Path) -> None:
+def test_no_service_in_what_profiles_grant_is_reached(full: SandboxRunner, profiled: Path) -> None:
     """C-028. Also where a link was on the way when it got its name, and where that has a line
     break.
     """
-    (full.ground.root / "way").symlink_to(profiled)
-    here = {"HERE": str(full.ground.project)}
+    (full.tree.root / "way").symlink_to(profiled)
+    here = {"HERE": str(full.tree.project)}
     with (
         services(profiled) as (stream, datagrams),
-        listening(str(full.ground.root / "way" / "line\nbreak")) as linked,
+        listening(str(full.tree.root / "way" / "line\nbreak")) as linked,
     ):
         calls = [
             (stream, "stream", STREAMS),
@@ -184,12 +184,14 @@ def test_no_service_in_what_profiles_grant_is_reached(full: Fence, profiled: Pat
             wait_for(lambda: len(service.heard) == len(kinds), "the control was heard")  # noqa: B023
             service.heard.clear()
             for flags in ((), ("--block-net",)):
-                outcome = full.inside(words, "--env", f"HERE={full.ground.project}", *flags)
+                outcome = full.inside(words, "--env", f"HERE={full.tree.project}", *flags)
                 assert "ok" not in reached(outcome), str(outcome)
         assert [service.heard for service, _, _ in calls] == [[], [], []]
 
 
-def test_what_is_covered_already_keeps_no_run_from_starting(full: Fence, profiled: Path) -> None:
+def test_what_is_covered_already_keeps_no_run_from_starting(
+    full: SandboxRunner, profiled: Path
+) -> None:
     """By a deny of the socket, or of the directory; and where one was made anew under its name."""
     with listening(str(profiled / "service")) as before:
         os.rename(before.address, profiled / "before")
@@ -198,7 +200,7 @@ def test_what_is_covered_already_keeps_no_run_from_starting(full: Fence, profile
                 outcome = full.inside(
                     ways(Path(service.address), *STREAMS),
                     "--env",
-                    f"HERE={full.ground.project}",
+                    f"HERE={full.tree.project}",
                     *denied,
                 )
                 assert "ok" not in reached(outcome), str(outcome)
@@ -209,7 +211,7 @@ def test_what_is_covered_already_keeps_no_run_from_starting(full: Fence, profile
 
 
 def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
-    full: Fence, profiled: Path
+    full: SandboxRunner, profiled: Path
 ) -> None:
     with listening(str(profiled / "granted")) as granted:
         outcome = full.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
@@ -217,11 +219,13 @@ def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
         wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
 
 
-def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(either: Fence) -> None:
+def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
+    either: SandboxRunner,
+) -> None:
     """By its own name, and by a link to it; no other socket that is renamed to it."""
-    outside = either.ground.outside
+    outside = either.tree.outside
     with listening(str(outside / "granted")) as granted, listening(str(outside / "other")) as other:
-        flags = ("--allow", granted.address, "--env", f"HERE={either.ground.project}")
+        flags = ("--allow", granted.address, "--env", f"HERE={either.tree.project}")
         outcome = either.inside(ways(Path(granted.address), "stream", "linked"), *flags)
         assert reached(outcome) == ["ok", "ok"], str(outcome)
         wait_for(lambda: granted.heard == [SAID, SAID], "what was granted is heard")
@@ -233,9 +237,9 @@ def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(either
         assert other.heard == [SAID]
 
 
-def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None:
+def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner) -> None:
     """In the workspace, where the command can give its name to another."""
-    project = either.ground.project
+    project = either.tree.project
     script = (
         "import os, socket; print('started', flush=True); os.rename('granted', 'away'); "
         "os.rename('other', 'granted'); "
@@ -260,7 +264,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None
         assert granted.heard == [SAID]
 
 
-def test_sockets_of_its_own_work_in_the_full_tier(full: Fence) -> None:
+def test_sockets_of_its_own_work_in_the_full_tier(full: SandboxRunner) -> None:
     """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk
     by.
     """
@@ -314,7 +318,7 @@ def network(request: pytest.FixtureRequest) -> list[str]:
     "how", ["bound", "relatively", "datagrams", "again", "moved", "linked", "elsewhere"]
 )
 def test_a_service_that_comes_during_the_run_is_covered(
-    full: Fence, how: str, network: list[str]
+    full: SandboxRunner, how: str, network: list[str]
 ) -> None:
     """Whatever name it was bound by, and in whatever network."""
     need(
@@ -322,17 +326,17 @@ def test_a_service_that_comes_during_the_run_is_covered(
         how != "elsewhere" or os.getuid() == 0,
         "only root has a second network for a service",
     )
-    ground = full.ground
-    path = ground.project / "deep" / "service"
+    tree = full.tree
+    path = tree.project / "deep" / "service"
     path.parent.mkdir()
-    ground.tester.give(path.parent)
+    tree.tester.give(path.parent)
     names = DATAGRAMS if how == "datagrams" else STREAMS
     with contextlib.ExitStack() as stack:
         if how == "again":
             with listening(str(path)):
                 pass
         words = ["python3", "-c", _LATER, str(path), *names]
-        flags = ["--env", f"HERE={ground.project}", "--env", f"PATH={os.environ['PATH']}", *network]
+        flags = ["--env", f"HERE={tree.project}", "--env", f"PATH={os.environ['PATH']}", *network]
         inside = stack.enter_context(full.starting(words, *flags, stdin=subprocess.PIPE))
         assert inside.stdout is not None
         assert inside.stdout.readline() == "started\n"
@@ -346,8 +350,8 @@ def test_a_service_that_comes_during_the_run_is_covered(
                 path.unlink()
                 service = stack.enter_context(listening(str(path)))
             case "moved" | "linked":
-                service = stack.enter_context(listening(str(ground.outside / "service")))
-                (os.rename if how == "moved" else os.link)(ground.outside / "service", path)
+                service = stack.enter_context(listening(str(tree.outside / "service")))
+                (os.rename if how == "moved" else os.link)(tree.outside / "service", path)
             case "elsewhere":
                 with another_network():
                     service = stack.enter_context(listening(str(path)))
@@ -359,13 +363,13 @@ def test_a_service_that_comes_during_the_run_is_covered(
         assert len(said.splitlines()) == len(names), said + errors
         assert "ok" not in said.split()
         assert service.heard == []
-        control = full.outside(ways(path, *names), env={"HERE": str(ground.project)})
+        control = full.outside(ways(path, *names), env={"HERE": str(tree.project)})
         assert reached(control) == ["ok"] * len(names), str(control)
         wait_for(lambda: service.heard == [SAID] * len(names), "the control was heard")
 
 
-def masked_names(fence: Fence) -> list[object]:
-    return [event["path"] for event in fence.events() if event["event"] == "name.masked"]
+def masked_names(sandbox: SandboxRunner) -> list[object]:
+    return [event["path"] for event in sandbox.events() if event["event"] == "name.masked"]
 
 
 @contextmanager
@@ -380,19 +384,21 @@ def another_network() -> Iterator[None]:
             assert libc.setns(ours.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
 
-def test_a_socket_made_inside_is_never_taken_for_a_service(full: Fence, network: list[str]) -> None:
+def test_a_socket_made_inside_is_never_taken_for_a_service(
+    full: SandboxRunner, network: list[str]
+) -> None:
     outcome = full.inside(["python3", "-c", OWN], *network)
     assert (outcome.exit_code, outcome.stdout) == (0, "started\n"), str(outcome)
     assert masked_names(full) == []
 
 
-def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) -> None:
+def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: SandboxRunner) -> None:
     """It is of the host's network, where abstract names are, whoever holds it."""
     script = (
         "import socket; print('started', flush=True); "
         "socket.socket(fileno=0).sendto(b'from inside', {!r})"
     )
-    for address in (str(either.ground.outside / "datagram"), f"\0paddock-{os.getpid()}"):
+    for address in (str(either.tree.outside / "datagram"), f"\0paddock-{os.getpid()}"):
         with listening(address, socket.SOCK_DGRAM) as service:
             words = ["python3", "-c", script.format(address)]
             one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -406,7 +412,7 @@ def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) ->
 
 
 def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
-    either: Fence,
+    either: SandboxRunner,
 ) -> None:
     script = (
         "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
@@ -424,7 +430,7 @@ def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
             wait_for(lambda: service.heard == [SAID], "the control was heard")
 
 
-def test_a_connected_pair_on_stdin_is_a_pipe(either: Fence) -> None:
+def test_a_connected_pair_on_stdin_is_a_pipe(either: SandboxRunner) -> None:
     one, other = socket.socketpair()
     with one, other:
         other.sendall(b"from outside\n")

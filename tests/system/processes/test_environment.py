@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 LOADER = [
     "LD_PRELOAD",
@@ -41,26 +41,26 @@ def names(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*LOADER, *STEERING, *SECRETS])
-def test_a_dangerous_variable_does_not_come_in(fence: Fence, name: str) -> None:
+def test_a_dangerous_variable_does_not_come_in(sandbox: SandboxRunner, name: str) -> None:
     """C-046, C-047."""
     value = "/nonexistent/x" if name.startswith("LD_") else "leaked"
-    inside = fence.inside(["/usr/bin/env"], env={name: value})
+    inside = sandbox.inside(["/usr/bin/env"], env={name: value})
     assert inside.exit_code == 0, str(inside)
     assert name not in names(inside.stdout), str(inside)
-    assert names(fence.outside(["/usr/bin/env"], env={name: value}).stdout)[name] == value
+    assert names(sandbox.outside(["/usr/bin/env"], env={name: value}).stdout)[name] == value
 
 
-def test_variables_that_programs_need_are_passed(fence: Fence) -> None:
+def test_variables_that_programs_need_are_passed(sandbox: SandboxRunner) -> None:
     """C-047: PATH HOME TERM LANG LC_* USER SHELL TZ."""
     given = {"TERM": "xterm", "LC_TIME": "C", "TZ": "UTC", "LANG": "C.UTF-8"}
-    seen = names(fence.inside(["/usr/bin/env"], env=given).stdout)
+    seen = names(sandbox.inside(["/usr/bin/env"], env=given).stdout)
     assert seen.items() >= given.items()
-    assert seen["HOME"] == str(fence.tester.home)
-    assert seen["USER"] == fence.tester.name
+    assert seen["HOME"] == str(sandbox.tester.home)
+    assert seen["USER"] == sandbox.tester.name
     assert seen["PATH"]
 
 
-def test_a_variable_comes_in_when_it_is_named(fence: Fence) -> None:
+def test_a_variable_comes_in_when_it_is_named(sandbox: SandboxRunner) -> None:
     env = {"AWS_SECRET_ACCESS_KEY": "x", "MY_SETTING": "y"}
     flags = (
         "--env-pass",
@@ -70,14 +70,14 @@ def test_a_variable_comes_in_when_it_is_named(fence: Fence) -> None:
         "--env",
         "ADDED=a=b",
     )
-    seen = names(fence.inside(["/usr/bin/env"], *flags, env=env).stdout)
+    seen = names(sandbox.inside(["/usr/bin/env"], *flags, env=env).stdout)
     assert (seen["AWS_SECRET_ACCESS_KEY"], seen["MY_SETTING"], seen["ADDED"]) == ("x", "y", "a=b")
-    assert "MY_SETTING" not in names(fence.inside(["/usr/bin/env"], env=env).stdout)
+    assert "MY_SETTING" not in names(sandbox.inside(["/usr/bin/env"], env=env).stdout)
 
 
-def test_the_process_holds_nothing_more_than_it_shows(fence: Fence) -> None:
+def test_the_process_holds_nothing_more_than_it_shows(sandbox: SandboxRunner) -> None:
     """/proc/self/environ is what the kernel was given at exec."""
-    outcome = fence.inside(
+    outcome = sandbox.inside(
         ["cat", "/proc/self/environ"], env={"GITHUB_TOKEN": "leaked", "FOO": "leaked"}
     )
     assert outcome.exit_code == 0
@@ -85,34 +85,32 @@ def test_the_process_holds_nothing_more_than_it_shows(fence: Fence) -> None:
     assert "leaked" not in outcome.stdout
 
 
-def test_a_preload_library_never_runs_inside(fence: Fence) -> None:
-    """C-046: the library says into which program it was loaded; it lies where the fence lets it be
-    read.
-    """
-    env = {"LD_PRELOAD": str(fence.programs.preload)}
-    assert "preloaded into true" in fence.outside(["true"], env=env).stderr
-    inside = fence.inside(["sh", "-c", "echo started; /bin/true"], env=env)
+def test_a_preload_library_never_runs_inside(sandbox: SandboxRunner) -> None:
+    """C-046: the library prints the program that loaded it. The sandbox may read the library."""
+    env = {"LD_PRELOAD": str(sandbox.programs.preload)}
+    assert "preloaded into true" in sandbox.outside(["true"], env=env).stderr
+    inside = sandbox.inside(["sh", "-c", "echo started; /bin/true"], env=env)
     assert inside.started
     assert "preloaded into true" not in inside.stderr, str(inside)
     assert "preloaded into sh" not in inside.stderr, str(inside)
 
 
-def test_turned_off_the_environment_stays_as_it_was(fence: Fence) -> None:
+def test_turned_off_the_environment_stays_as_it_was(sandbox: SandboxRunner) -> None:
     """C-048."""
-    outcome = fence.inside(
+    outcome = sandbox.inside(
         ["/usr/bin/env"], "--off", "env-sanitize", env={"FOO": "kept", "LD_AUDIT": ""}
     )
     assert names(outcome.stdout)["FOO"] == "kept"
     assert "env-sanitize" in outcome.stderr
 
 
-def test_bytes_that_are_not_text_pass_unchanged(fence: Fence) -> None:
+def test_bytes_that_are_not_text_pass_unchanged(sandbox: SandboxRunner) -> None:
     value = b"a\xff\xfeb".decode("utf-8", "surrogateescape")
-    outcome = fence.inside(["/usr/bin/env"], "--env-pass", "ODD", env={"ODD": value})
+    outcome = sandbox.inside(["/usr/bin/env"], "--env-pass", "ODD", env={"ODD": value})
     assert names(outcome.stdout)["ODD"] == value
 
 
-def test_an_empty_and_a_strange_name_do_no_harm(fence: Fence) -> None:
+def test_an_empty_and_a_strange_name_do_no_harm(sandbox: SandboxRunner) -> None:
     odd = {"A B": "1", "x=y"[:1]: "", "BASH_FUNC_ls%%": "() { echo evil; }"}
-    outcome = fence.inside(["bash", "-c", "echo started; ls own.txt"], env=odd)
+    outcome = sandbox.inside(["bash", "-c", "echo started; ls own.txt"], env=odd)
     assert outcome.answer == "own.txt", str(outcome)

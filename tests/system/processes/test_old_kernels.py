@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence, Word
-from tests.support.test_tree import SECRET
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
+from tests.support.tree import SECRET
 
 NFS, SMB2, V9FS, AFS, CEPH, CODA, FUSE = (
     "6969",
@@ -30,40 +30,40 @@ NFS, SMB2, V9FS, AFS, CEPH, CODA, FUSE = (
 
 
 @pytest.fixture
-def lenient(fence: Fence) -> Path:
-    return fence.ground.put(
-        fence.ground.root / "lenient.toml",
+def lenient(sandbox: SandboxRunner) -> Path:
+    return sandbox.tree.put(
+        sandbox.tree.root / "lenient.toml",
         '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nrequire_enforced = false\n'
-        f'read_globs = ["{fence.programs.directory}/**"]\n',
+        f'read_globs = ["{sandbox.programs.directory}/**"]\n',
     )
 
 
-def older(fence: Fence, *options: Word) -> list[Word]:
-    return [fence.programs.oldkernel, *options, "--"]
+def older(sandbox: SandboxRunner, *options: Word) -> list[Word]:
+    return [sandbox.programs.oldkernel, *options, "--"]
 
 
 def with_policy(
-    fence: Fence, policy: Path, prefix: list[Word], words: list[Word], *flags: Word
+    sandbox: SandboxRunner, policy: Path, prefix: list[Word], words: list[Word], *flags: Word
 ) -> Outcome:
     argv: list[Word] = [
         *prefix,
-        fence.installation.paddock,
+        sandbox.installation.paddock,
         "run",
         "--tier",
-        fence.tier,
+        sandbox.tier,
         "--policy",
         policy,
         "--audit-log",
-        fence.journal,
+        sandbox.journal,
         *flags,
     ]
-    return fence.tester.run([*argv, "--", *words], cwd=fence.ground.project)
+    return sandbox.tester.run([*argv, "--", *words], cwd=sandbox.tree.project)
 
 
-def test_the_wrapper_alone_changes_nothing_else(fence: Fence) -> None:
+def test_the_wrapper_alone_changes_nothing_else(sandbox: SandboxRunner) -> None:
     """The control: an old kernel that is not old."""
-    outcome = fence.inside(
-        fence.probe("read", fence.ground.secret), prefix=older(fence, "--landlock-abi", "7")
+    outcome = sandbox.inside(
+        sandbox.probe("read", sandbox.tree.secret), prefix=older(sandbox, "--landlock-abi", "7")
     )
     assert outcome.answer == "EACCES", str(outcome)
 
@@ -84,17 +84,17 @@ def test_the_wrapper_alone_changes_nothing_else(fence: Fence) -> None:
     ids=lambda value: "-".join(value).strip("-"),
 )
 def test_a_kernel_without_a_needed_right_runs_nothing(
-    fence: Fence, options: tuple[str, ...], words: tuple[str, ...]
+    sandbox: SandboxRunner, options: tuple[str, ...], words: tuple[str, ...]
 ) -> None:
     """C-054, F-107."""
-    refused = fence.inside(fence.probe("create", "ran"), prefix=older(fence, *options))
+    refused = sandbox.inside(sandbox.probe("create", "ran"), prefix=older(sandbox, *options))
     assert refused.exit_code == 125, str(refused)
     assert refused.stdout == ""
-    assert not (fence.ground.project / "ran").exists()
+    assert not (sandbox.tree.project / "ran").exists()
     assert refused.stderr.startswith("paddock:")
     assert "hint:" in refused.stderr
     assert all(word in refused.stderr.lower() for word in words), str(refused)
-    assert fence.inside(fence.probe("create", "ran")).answer == "ok"
+    assert sandbox.inside(sandbox.probe("create", "ran")).answer == "ok"
 
 
 @pytest.mark.parametrize(
@@ -108,24 +108,24 @@ def test_a_kernel_without_a_needed_right_runs_nothing(
     ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else value,
 )
 def test_best_effort_is_loud(
-    fence: Fence, lenient: Path, options: tuple[str, ...], word: str
+    sandbox: SandboxRunner, lenient: Path, options: tuple[str, ...], word: str
 ) -> None:
     """F-108: a warning line and a journal event, never silence; what the kernel does have still
     holds.
     """
-    create = with_policy(fence, lenient, older(fence, *options), fence.probe("create", "ran"))
+    create = with_policy(sandbox, lenient, older(sandbox, *options), sandbox.probe("create", "ran"))
     assert create.answer == "ok", str(create)
     assert word in create.stderr.lower()
     assert "paddock:" in create.stderr
-    partial = [event for event in fence.events() if event["event"] == "enforcement.partial"]
+    partial = [event for event in sandbox.events() if event["event"] == "enforcement.partial"]
     assert partial
     assert any(word in str(event["text"]).lower() for event in partial)
     read = with_policy(
-        fence, lenient, older(fence, *options), fence.probe("read", fence.ground.secret)
+        sandbox, lenient, older(sandbox, *options), sandbox.probe("read", sandbox.tree.secret)
     )
     assert (read.answer == "EACCES") == (options[0] != "--no-landlock"), str(read)
     clone3 = with_policy(
-        fence, lenient, older(fence, *options), fence.probe("clone3", "0x10000000")
+        sandbox, lenient, older(sandbox, *options), sandbox.probe("clone3", "0x10000000")
     )
     assert (clone3.answer == "ENOSYS") == (options[0] != "--no-seccomp"), clone3
 
@@ -146,84 +146,84 @@ REMEDY = "--security-opt seccomp="
     ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else "",
 )
 def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
-    fence: Fence, options: tuple[str, ...], advised: bool
+    sandbox: SandboxRunner, options: tuple[str, ...], advised: bool
 ) -> None:
     """F-019: whoever compiles says it, and so does the core, which alone sees a plan that was
     remembered.
     """
-    compiled = fence.inside(["true"], prefix=older(fence, *options))
+    compiled = sandbox.inside(["true"], prefix=older(sandbox, *options))
     assert compiled.exit_code == 125, str(compiled)
     assert (REMEDY in compiled.stderr) == advised, str(compiled)
-    assert fence.inside(["true"]).exit_code == 0, (
+    assert sandbox.inside(["true"]).exit_code == 0, (
         "without the filter, and now there is a remembered plan"
     )
-    remembered = fence.inside(["true"], prefix=older(fence, *options))
+    remembered = sandbox.inside(["true"], prefix=older(sandbox, *options))
     assert remembered.exit_code == 125, str(remembered)
     assert (REMEDY in remembered.stderr) == advised, str(remembered)
 
 
 @pytest.fixture
-def share(fence: Fence) -> Iterator[Path]:
+def share(sandbox: SandboxRunner) -> Iterator[Path]:
     """A directory on a file system of its own: the core looks once at each device."""
     place = Path(tempfile.mkdtemp(prefix="paddock-share-", dir="/dev/shm"))
     need(
         "shm",
-        place.stat().st_dev != fence.ground.root.stat().st_dev,
+        place.stat().st_dev != sandbox.tree.root.stat().st_dev,
         "/dev/shm is no file system of its own",
     )
     (place / "file").write_text("shared\n")
-    fence.tester.give(place)
+    sandbox.tester.give(place)
     yield place
     shutil.rmtree(place)
 
 
 @pytest.mark.parametrize("kind", [NFS, SMB2, V9FS, AFS, CEPH, CODA])
 def test_a_remote_file_system_under_a_grant_is_refused(
-    fence: Fence, share: Path, kind: str
+    sandbox: SandboxRunner, share: Path, kind: str
 ) -> None:
-    words, grant = fence.probe("read", share / "file"), ("-r", f"{share}/**")
-    prefix = older(fence, "--statfs-type", kind, share)
-    refused = fence.inside(words, *grant, profile="base", prefix=prefix)
+    words, grant = sandbox.probe("read", share / "file"), ("-r", f"{share}/**")
+    prefix = older(sandbox, "--statfs-type", kind, share)
+    refused = sandbox.inside(words, *grant, profile="base", prefix=prefix)
     assert refused.exit_code == 125, str(refused)
     assert refused.stdout == ""
     assert str(share) in refused.stderr
     assert "remote" in refused.stderr
-    assert fence.inside(words, *grant, profile="base").answer == "ok shared"
+    assert sandbox.inside(words, *grant, profile="base").answer == "ok shared"
     # not granted, not of interest
-    assert fence.inside(words, profile="base", prefix=prefix).answer == "EACCES"
+    assert sandbox.inside(words, profile="base", prefix=prefix).answer == "EACCES"
 
 
 def test_a_remote_file_system_is_a_warning_when_best_effort_was_asked_for(
-    fence: Fence, share: Path
+    sandbox: SandboxRunner, share: Path
 ) -> None:
-    policy = fence.ground.put(
-        fence.ground.root / "lenient.toml",
+    policy = sandbox.tree.put(
+        sandbox.tree.root / "lenient.toml",
         f"[filesystem]\nrequire_enforced = false\n"
-        f'read_globs = ["{fence.programs.directory}/**", "{share}/**"]\n',
+        f'read_globs = ["{sandbox.programs.directory}/**", "{share}/**"]\n',
     )
-    prefix = older(fence, "--statfs-type", NFS, share)
-    outcome = with_policy(fence, policy, prefix, fence.probe("read", share / "file"))
+    prefix = older(sandbox, "--statfs-type", NFS, share)
+    outcome = with_policy(sandbox, policy, prefix, sandbox.probe("read", share / "file"))
     assert outcome.answer == "ok shared", str(outcome)
     assert f"{share} is on a remote file system" in outcome.stderr
-    partial = [event for event in fence.events() if event["event"] == "enforcement.partial"]
+    partial = [event for event in sandbox.events() if event["event"] == "enforcement.partial"]
     assert any(str(share) in str(event["text"]) for event in partial)
 
 
-def test_fuse_is_a_warning(fence: Fence, share: Path) -> None:
-    prefix = older(fence, "--statfs-type", FUSE, share)
-    outcome = fence.inside(
-        fence.probe("read", share / "file"), "-r", f"{share}/**", profile="base", prefix=prefix
+def test_fuse_is_a_warning(sandbox: SandboxRunner, share: Path) -> None:
+    prefix = older(sandbox, "--statfs-type", FUSE, share)
+    outcome = sandbox.inside(
+        sandbox.probe("read", share / "file"), "-r", f"{share}/**", profile="base", prefix=prefix
     )
     assert outcome.answer == "ok shared", str(outcome)
     assert str(share) in outcome.stderr
 
 
-def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
+def test_doctor_says_no_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> None:
     """C-009: exit 0 only when the default profile can be enforced."""
-    doctor: list[Word] = [fence.installation.paddock, "doctor", "--tier", "landlock"]
-    assert fence.outside(doctor).exit_code == 0
+    doctor: list[Word] = [sandbox.installation.paddock, "doctor", "--tier", "landlock"]
+    assert sandbox.outside(doctor).exit_code == 0
     for options in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
-        told = fence.outside([*older(fence, *options), *doctor])
+        told = sandbox.outside([*older(sandbox, *options), *doctor])
         assert told.exit_code != 0, str(told)
         assert "Traceback" not in told.stderr
 
@@ -232,29 +232,29 @@ def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
     "options", [("--no-landlock", "38"), ("--landlock-abi", "1"), ("--landlock-abi", "5")]
 )
 def test_mounts_hold_the_files_where_landlock_can_not(
-    full: Fence, options: tuple[Word, ...]
+    full: SandboxRunner, options: tuple[Word, ...]
 ) -> None:
     prefix = older(full, *options)
-    assert full.inside(full.probe("read", full.ground.secret), prefix=prefix).answer == "ENOENT"
-    assert full.inside(full.probe("create", full.ground.outside / "new"), prefix=prefix).answer in (
+    assert full.inside(full.probe("read", full.tree.secret), prefix=prefix).answer == "ENOENT"
+    assert full.inside(full.probe("create", full.tree.outside / "new"), prefix=prefix).answer in (
         "ENOENT",
         "EROFS",
     )
     assert full.inside(full.probe("create", "new"), prefix=prefix).answer == "ok"
     assert full.inside(full.probe("read", "own.txt"), prefix=prefix).answer == "ok mine"
-    assert full.outside(full.probe("read", full.ground.secret)).answer.startswith("ok ")
+    assert full.outside(full.probe("read", full.tree.secret)).answer.startswith("ok ")
 
 
-def test_secrets_stay_secret_on_every_refusal(fence: Fence) -> None:
+def test_secrets_stay_secret_on_every_refusal(sandbox: SandboxRunner) -> None:
     for options in (("--no-landlock", "38"), ("--no-seccomp", "1")):
-        refused = fence.inside(["cat", fence.ground.secret], prefix=older(fence, *options))
+        refused = sandbox.inside(["cat", sandbox.tree.secret], prefix=older(sandbox, *options))
         assert SECRET not in refused.stdout
         assert refused.exit_code == 125
 
 
 @pytest.mark.parametrize("options", [("--no-landlock", "38"), ("--landlock-abi", "5")])
 def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(
-    full: Fence, options: tuple[Word, ...]
+    full: SandboxRunner, options: tuple[Word, ...]
 ) -> None:
     """No scope keeps signals in on these kernels, and a process group reaches across pid
     namespaces.
@@ -268,7 +268,7 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(
     assert (done.exit_code, done.stdout) == (0, "started\ntaken\n"), str(
         done
     )  # the guard is there after the signal
-    assert not (full.ground.project / ".envrc").exists()
+    assert not (full.tree.project / ".envrc").exists()
     assert (
         full.outside(["setsid", "-w", "sh", "-c", "trap '' TERM; kill -TERM 0 && echo sent"]).stdout
         == "sent\n"

@@ -15,44 +15,44 @@ import pytest
 from paddock.core.canonical import canonical
 from tests.support import core
 from tests.support.core import Plan
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 
 
 @pytest.fixture
-def plan(fence: Fence, host: dict[str, Any]) -> Plan:
+def plan(sandbox: SandboxRunner, host: dict[str, Any]) -> Plan:
     return core.plan_for(
-        fence.tester,
-        fence.ground.project,
+        sandbox.tester,
+        sandbox.tree.project,
         landlock_abi=host["landlock_abi"],
-        read=[fence.programs.directory],
-        allow=[fence.ground.project],
+        read=[sandbox.programs.directory],
+        allow=[sandbox.tree.project],
     )
 
 
-def run_bytes(fence: Fence, content: bytes, *, seals: int | None = None) -> Outcome:
+def run_bytes(sandbox: SandboxRunner, content: bytes, *, seals: int | None = None) -> Outcome:
     with core.sealed(content, seals=seals) as fd:
         words = [
-            fence.installation.core,
+            sandbox.installation.core,
             "run",
             "--plan-fd",
             str(fd),
             "--",
-            *fence.probe("create", "ran"),
+            *sandbox.probe("create", "ran"),
         ]
-        return fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd])
+        return sandbox.tester.run(words, cwd=sandbox.tree.project, pass_fds=[fd])
 
 
-def assert_refused(fence: Fence, outcome: Outcome) -> None:
+def assert_refused(sandbox: SandboxRunner, outcome: Outcome) -> None:
     assert outcome.exit_code == 125, str(outcome)
     assert outcome.stdout == ""
     assert outcome.stderr.startswith("paddock: "), str(outcome)
     assert "panicked" not in outcome.stderr
-    assert not (fence.ground.project / "ran").exists()
+    assert not (sandbox.tree.project / "ran").exists()
 
 
-def test_the_plan_as_it_is_runs(fence: Fence, plan: Plan) -> None:
-    assert run_bytes(fence, core.canonical(plan)).answer == "ok"
+def test_the_plan_as_it_is_runs(sandbox: SandboxRunner, plan: Plan) -> None:
+    assert run_bytes(sandbox, core.canonical(plan)).answer == "ok"
 
 
 def _set(*path: str | int, to: object) -> Callable[[Plan], None]:
@@ -112,7 +112,7 @@ HARM = {
     "a missing grant": _set("files", "grants", 0, to=core.grant("/nowhere/at/all", "read")),
     "an unknown system call": _set("seccomp", "syscalls", to=["ptrce"]),
     "an unknown default": _set("seccomp", "default", to="maybe"),
-    "a fence without no_new_privs": _set("no_new_privs", to=False),
+    "a sandbox without no_new_privs": _set("no_new_privs", to=False),
     "a workdir that does not exist": _set("workdir", to="/nowhere/at/all"),
     "a relative workdir": _set("workdir", to="."),
     "a wrong type": _set("require_enforced", to="yes"),
@@ -130,9 +130,9 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_plan_with_a_fault_is_refused(fence: Fence, plan: Plan, harm: str) -> None:
+def test_a_plan_with_a_fault_is_refused(sandbox: SandboxRunner, plan: Plan, harm: str) -> None:
     HARM[harm](plan)
-    assert_refused(fence, run_bytes(fence, core.canonical(plan)))
+    assert_refused(sandbox, run_bytes(sandbox, core.canonical(plan)))
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_a_plan_with_a_fault_is_refused(fence: Fence, plan: Plan, harm: str) -> 
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}" * 2, b"[" * 100_000, b'{"version":1}'],
     ids=["empty", "cut", "list", "null", "no text", "two", "deep", "nearly nothing"],
 )
-def test_something_that_is_no_plan_is_refused(fence: Fence, content: bytes) -> None:
-    assert_refused(fence, run_bytes(fence, content))
+def test_something_that_is_no_plan_is_refused(sandbox: SandboxRunner, content: bytes) -> None:
+    assert_refused(sandbox, run_bytes(sandbox, content))
 
 
-def test_a_key_given_twice_is_refused(fence: Fence, plan: Plan) -> None:
+def test_a_key_given_twice_is_refused(sandbox: SandboxRunner, plan: Plan) -> None:
     """Two parsers could disagree on which one counts."""
     twice = core.canonical(plan)[:-1] + b',"landlock":null}'
-    assert_refused(fence, run_bytes(fence, twice))
+    assert_refused(sandbox, run_bytes(sandbox, twice))
 
 
 @pytest.mark.parametrize(
@@ -160,48 +160,52 @@ def test_a_key_given_twice_is_refused(fence: Fence, plan: Plan) -> None:
     ],
     ids=["none", "write", "no shrink", "no write"],
 )
-def test_a_plan_that_can_still_be_changed_is_refused(fence: Fence, plan: Plan, seals: int) -> None:
-    assert_refused(fence, run_bytes(fence, core.canonical(plan), seals=seals))
+def test_a_plan_that_can_still_be_changed_is_refused(
+    sandbox: SandboxRunner, plan: Plan, seals: int
+) -> None:
+    assert_refused(sandbox, run_bytes(sandbox, core.canonical(plan), seals=seals))
 
 
-def test_a_plan_in_a_plain_file_is_refused(fence: Fence, plan: Plan) -> None:
-    path: Path = fence.ground.put(fence.ground.root / "plan.json", core.canonical(plan).decode())
+def test_a_plan_in_a_plain_file_is_refused(sandbox: SandboxRunner, plan: Plan) -> None:
+    path: Path = sandbox.tree.put(sandbox.tree.root / "plan.json", core.canonical(plan).decode())
     fd = os.open(path, os.O_RDONLY)
     try:
         words = [
-            fence.installation.core,
+            sandbox.installation.core,
             "run",
             "--plan-fd",
             str(fd),
             "--",
-            *fence.probe("create", "ran"),
+            *sandbox.probe("create", "ran"),
         ]
-        assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd]))
+        assert_refused(sandbox, sandbox.tester.run(words, cwd=sandbox.tree.project, pass_fds=[fd]))
     finally:
         os.close(fd)
 
 
 @pytest.mark.parametrize("number", ["999", "-1", "x", ""])
-def test_a_descriptor_that_is_not_there_is_refused(fence: Fence, number: str) -> None:
+def test_a_descriptor_that_is_not_there_is_refused(sandbox: SandboxRunner, number: str) -> None:
     words = [
-        fence.installation.core,
+        sandbox.installation.core,
         "run",
         "--plan-fd",
         number,
         "--",
-        *fence.probe("create", "ran"),
+        *sandbox.probe("create", "ran"),
     ]
-    assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project))
+    assert_refused(sandbox, sandbox.tester.run(words, cwd=sandbox.tree.project))
 
 
-def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: Plan) -> None:
+def test_a_deny_is_found_through_links_and_before_it_exists(
+    sandbox: SandboxRunner, plan: Plan
+) -> None:
     """``except`` names a place, not a spelling: by a link, and with a tail that is not there
     yet.
     """
-    place = fence.ground.make(fence.ground.root / "place")
-    key = fence.ground.put(place / "private" / "key", "secret\n")
-    fence.ground.put(place / "open", "open\n")
-    alias = fence.ground.root / "alias"
+    place = sandbox.tree.make(sandbox.tree.root / "place")
+    key = sandbox.tree.put(place / "private" / "key", "secret\n")
+    sandbox.tree.put(place / "open", "open\n")
+    alias = sandbox.tree.root / "alias"
     alias.symlink_to(place)
     grants = plan["files"]["grants"]
     for kept_out in (alias / "private", place / "private", alias / "private" / "later"):
@@ -212,12 +216,12 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
         }
         for path, answer in expected.items():
             tried = core.run_core(
-                fence.tester, fence.installation.core, plan, fence.probe("read", path)
+                sandbox.tester, sandbox.installation.core, plan, sandbox.probe("read", path)
             )
             assert tried.answer == answer, f"{kept_out}: {tried}"
 
 
-def test_a_damaged_question_gets_an_answer_or_a_refusal(fence: Fence, plan: Plan) -> None:
+def test_a_damaged_question_gets_an_answer_or_a_refusal(sandbox: SandboxRunner, plan: Plan) -> None:
     """Of `judge`, which reads what people ask about; the gate itself reads no text."""
     whole = canonical({"path": "/usr/bin/ls", "argv": ["ls", "caf\udce9"], "cwd": "/"})
     gated = core.changed(plan, gate=GATE)
@@ -231,7 +235,12 @@ def test_a_damaged_question_gets_an_answer_or_a_refusal(fence: Fence, plan: Plan
                 ['"', "{", "]", ",", "0", "\\", "null", "\\ud800", ""]
             )
         outcome = core.run_core(
-            fence.tester, fence.installation.core, gated, [], verb="judge", stdin="".join(question)
+            sandbox.tester,
+            sandbox.installation.core,
+            gated,
+            [],
+            verb="judge",
+            stdin="".join(question),
         )
         assert outcome.exit_code in (0, 125), outcome
         if outcome.exit_code == 0:

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from tests.support import core, outside_targets
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize("status", [0, 1, 7, 125, 126, 127, 255])
-def test_the_exit_status_is_the_commands_own(fence: Fence, status: int) -> None:
+def test_the_exit_status_is_the_commands_own(sandbox: SandboxRunner, status: int) -> None:
     """C-005."""
-    outcome = fence.inside(["sh", "-c", f"echo started; exit {status}"])
+    outcome = sandbox.inside(["sh", "-c", f"echo started; exit {status}"])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == status, str(outcome)
 
@@ -31,81 +31,81 @@ def test_the_exit_status_is_the_commands_own(fence: Fence, status: int) -> None:
     "number", [signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1]
 )
 def test_death_by_a_signal_is_reported_as_128_plus_its_number(
-    fence: Fence, number: signal.Signals
+    sandbox: SandboxRunner, number: signal.Signals
 ) -> None:
-    outcome = fence.inside(fence.probe("die-by", str(int(number))))
+    outcome = sandbox.inside(sandbox.probe("die-by", str(int(number))))
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 128 + number, str(outcome)
 
 
-def test_a_command_that_does_not_exist_is_127(fence: Fence) -> None:
-    outcome = fence.inside(["no-such-command-anywhere"])
+def test_a_command_that_does_not_exist_is_127(sandbox: SandboxRunner) -> None:
+    outcome = sandbox.inside(["no-such-command-anywhere"])
     assert outcome.exit_code == 127, str(outcome)
     assert outcome.stdout == "", str(outcome)
     assert "paddock:" in outcome.stderr
     assert "no-such-command-anywhere" in outcome.stderr
 
 
-def test_a_command_that_is_not_executable_is_126(fence: Fence) -> None:
-    fence.ground.put(fence.ground.project / "plain", "text\n")
-    fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\necho started\n", mode=0o755)
-    for command in ("./plain", str(fence.ground.project), str(fence.ground.outside / "tool")):
-        outcome = fence.inside([command])
+def test_a_command_that_is_not_executable_is_126(sandbox: SandboxRunner) -> None:
+    sandbox.tree.put(sandbox.tree.project / "plain", "text\n")
+    sandbox.tree.put(sandbox.tree.outside / "tool", "#!/bin/sh\necho started\n", mode=0o755)
+    for command in ("./plain", str(sandbox.tree.project), str(sandbox.tree.outside / "tool")):
+        outcome = sandbox.inside([command])
         assert outcome.exit_code == 126, str(outcome)
         assert outcome.stdout == "", str(outcome)
-    assert fence.outside([fence.ground.outside / "tool"]).stdout == "started\n"
+    assert sandbox.outside([sandbox.tree.outside / "tool"]).stdout == "started\n"
 
 
-def test_a_script_without_an_interpreter_line_runs_as_a_shell_would_run_it(fence: Fence) -> None:
-    fence.ground.put(fence.ground.project / "script", "echo started\nexit 3\n", mode=0o755)
-    outcome = fence.inside(["./script"])
+def test_a_script_without_an_interpreter_line_runs_as_a_shell_would_run_it(
+    sandbox: SandboxRunner,
+) -> None:
+    sandbox.tree.put(sandbox.tree.project / "script", "echo started\nexit 3\n", mode=0o755)
+    outcome = sandbox.inside(["./script"])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 3, str(outcome)
 
 
-def test_arguments_reach_the_command_untouched(fence: Fence) -> None:
+def test_arguments_reach_the_command_untouched(sandbox: SandboxRunner) -> None:
     """C-006, and bytes that are not UTF-8, and a newline."""
     words: list[Word] = ["--profile", "-x", "--", b"\xff\xfe", "a\nb", "", "é"]
-    outcome = fence.inside(["printf", "<%s>", *words])
+    outcome = sandbox.inside(["printf", "<%s>", *words])
     assert (
         outcome.stdout.encode("utf-8", "surrogateescape")
         == b"<--profile><-x><-->" + b"<\xff\xfe>" + "<a\nb><><é>".encode()
     )
 
 
-def test_a_megabyte_of_arguments_arrives(fence: Fence) -> None:
+def test_a_megabyte_of_arguments_arrives(sandbox: SandboxRunner) -> None:
     words = ["x" * 100_000] * 10
-    outcome = fence.inside(
+    outcome = sandbox.inside(
         ["sh", "-c", 'echo started; echo $#; printf %s "$@" | wc -c', "sh", *words]
     )
     assert outcome.stdout.split() == ["started", "10", "1000000"], str(outcome)
 
 
-def test_an_empty_command_is_refused(fence: Fence) -> None:
+def test_an_empty_command_is_refused(sandbox: SandboxRunner) -> None:
     for words in ([], [""]):
-        outcome = fence.inside(words)
+        outcome = sandbox.inside(words)
         assert outcome.exit_code in (125, 127), str(outcome)
         assert "paddock:" in outcome.stderr, str(outcome)
 
 
-def test_output_is_the_commands_alone(fence: Fence) -> None:
-    outcome = fence.inside(["sh", "-c", "echo out; echo err >&2"])
+def test_output_is_the_commands_alone(sandbox: SandboxRunner) -> None:
+    outcome = sandbox.inside(["sh", "-c", "echo out; echo err >&2"])
     assert outcome.stdout == "out\n"
     assert [
         line for line in outcome.stderr.splitlines() if not line.startswith(("paddock:", "hint:"))
     ] == ["err"]
 
 
-def test_standard_input_is_passed_through(fence: Fence) -> None:
-    assert fence.inside(["cat"], stdin="line one\nline two").stdout == "line one\nline two"
+def test_standard_input_is_passed_through(sandbox: SandboxRunner) -> None:
+    assert sandbox.inside(["cat"], stdin="line one\nline two").stdout == "line one\nline two"
 
 
-def test_no_core_dump_is_written(fence: Fence) -> None:
-    """A dump is written by the host's handler, outside the fence, with the memory of the command in
-    it.
-    """
+def test_no_core_dump_is_written(sandbox: SandboxRunner) -> None:
+    """The host's handler writes a dump outside the sandbox, with the command's memory in it."""
     assert (
-        fence.inside(["sh", "-c", "echo started; ulimit -c; ulimit -Hc"]).stdout
+        sandbox.inside(["sh", "-c", "echo started; ulimit -c; ulimit -Hc"]).stdout
         == "started\n0\n0\n"
     )
 
@@ -114,8 +114,10 @@ def test_no_core_dump_is_written(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_to_paddock_reaches_the_command(fence: Fence, number: signal.Signals) -> None:
-    with fence.starting(fence.probe("await-signal")) as process:
+def test_a_signal_to_paddock_reaches_the_command(
+    sandbox: SandboxRunner, number: signal.Signals
+) -> None:
+    with sandbox.starting(sandbox.probe("await-signal")) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
         process.send_signal(number)
@@ -124,11 +126,13 @@ def test_a_signal_to_paddock_reaches_the_command(fence: Fence, number: signal.Si
     assert process.returncode == 0
 
 
-def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(fence: Fence) -> None:
+def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(
+    sandbox: SandboxRunner,
+) -> None:
     """The terminal signals the whole group; paddock must outlive it and report the command's
     status.
     """
-    with fence.starting(fence.probe("await-signal")) as process:
+    with sandbox.starting(sandbox.probe("await-signal")) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
         os.killpg(process.pid, signal.SIGINT)
@@ -156,57 +160,59 @@ sys.exit(7)
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)]
 )
-@pytest.mark.parametrize("tier", ["fence", "full"])
+@pytest.mark.parametrize("tier", ["sandbox", "full"])
 def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
     request: pytest.FixtureRequest, tier: str, number: signal.Signals, status: int
 ) -> None:
-    fence: Fence = request.getfixturevalue(tier)
-    with fence.starting(["python3", "-c", STOPPED, str(int(number))]) as process:
+    sandbox: SandboxRunner = request.getfixturevalue(tier)
+    with sandbox.starting(["python3", "-c", STOPPED, str(int(number))]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         wait_for(lambda: outside_targets.state(process.pid) == "T", "it stops as the command does")
-        fence.ground.put(fence.ground.project / "go", "")
+        sandbox.tree.put(sandbox.tree.project / "go", "")
         assert process.wait(timeout=120) == status, "nobody outside continues it"
 
 
 # ---- descendants
 
 
-def left_behind(fence: Fence) -> int:
-    return int((fence.ground.project / "left").read_text())
+def left_behind(sandbox: SandboxRunner) -> int:
+    return int((sandbox.tree.project / "left").read_text())
 
 
-def test_a_process_that_hides_ends_with_the_run(fence: Fence) -> None:
+def test_a_process_that_hides_ends_with_the_run(sandbox: SandboxRunner) -> None:
     """Double fork, own session, deaf to every signal that can be ignored."""
-    outcome = fence.inside(fence.probe("linger", "left"))
+    outcome = sandbox.inside(sandbox.probe("linger", "left"))
     assert outcome.answer == "ok left", str(outcome)
-    assert not outside_targets.alive(left_behind(fence))
+    assert not outside_targets.alive(left_behind(sandbox))
 
-    control = fence.outside(fence.probe("linger", "left"))
+    control = sandbox.outside(sandbox.probe("linger", "left"))
     assert control.answer == "ok left"
-    pid = left_behind(fence)
+    pid = left_behind(sandbox)
     try:
-        assert outside_targets.alive(pid), "without the fence it lives on"
+        assert outside_targets.alive(pid), "without the sandbox it lives on"
     finally:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_many_background_processes_end_with_the_run(fence: Fence) -> None:
+def test_many_background_processes_end_with_the_run(sandbox: SandboxRunner) -> None:
     script = (
         "echo started; for i in 1 2 3 4 5 6 7 8; "
         "do (setsid sleep 60 & echo $! >> left) >/dev/null; done; exit 5"
     )
-    outcome = fence.inside(["sh", "-c", script])
+    outcome = sandbox.inside(["sh", "-c", script])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 5, str(outcome)
-    pids = [int(line) for line in (fence.ground.project / "left").read_text().split()]
+    pids = [int(line) for line in (sandbox.tree.project / "left").read_text().split()]
     assert len(pids) == 8
     assert not any(map(outside_targets.alive, pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: signal.Signals) -> None:
-    with fence.starting(
+def test_the_end_of_paddock_is_the_end_of_the_command(
+    sandbox: SandboxRunner, number: signal.Signals
+) -> None:
+    with sandbox.starting(
         ["sh", "-c", "echo started; echo $$; echo $TMPDIR; exec sleep 60"]
     ) as process:
         assert process.stdout is not None
@@ -222,10 +228,10 @@ def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: sign
         temp.rmdir()  # nobody can clean up behind himself after SIGKILL
 
 
-def test_paddock_out_of_reach_from_inside(fence: Fence) -> None:
+def test_paddock_out_of_reach_from_inside(sandbox: SandboxRunner) -> None:
     """The command can not end or stop its supervisor and outlive it."""
     script = "echo started; kill -9 $PPID && echo killed; kill -STOP $PPID && echo stopped; exit 9"
-    outcome = fence.inside(["sh", "-c", script])
+    outcome = sandbox.inside(["sh", "-c", script])
     assert outcome.stdout == "started\n", str(outcome)
     assert outcome.exit_code == 9, str(outcome)
 
@@ -234,18 +240,20 @@ def test_paddock_out_of_reach_from_inside(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("act", ["signal", "pidfd-signal"])
-def test_a_process_outside_can_not_be_signalled(fence: Fence, tester: Tester, act: str) -> None:
+def test_a_process_outside_can_not_be_signalled(
+    sandbox: SandboxRunner, tester: Tester, act: str
+) -> None:
     """Landlock scope (C-028)."""
     with outside_targets.bystander(tester) as pid:
-        denied = fence.inside(fence.probe(act, str(pid)))
+        denied = sandbox.inside(sandbox.probe(act, str(pid)))
         assert denied.answer == "EPERM", str(denied)
         assert outside_targets.alive(pid)
-        assert fence.outside(fence.probe(act, str(pid))).answer == "ok"
+        assert sandbox.outside(sandbox.probe(act, str(pid))).answer == "ok"
         wait_for(lambda: not outside_targets.alive(pid), "the control ended it")
 
 
-def test_processes_inside_can_signal_each_other(fence: Fence) -> None:
-    outcome = fence.inside(["sh", "-c", "echo started; sleep 60 & kill $! && wait $!; echo $?"])
+def test_processes_inside_can_signal_each_other(sandbox: SandboxRunner) -> None:
+    outcome = sandbox.inside(["sh", "-c", "echo started; sleep 60 & kill $! && wait $!; echo $?"])
     assert outcome.answer == "143", str(outcome)
 
 
@@ -253,14 +261,14 @@ def test_processes_inside_can_signal_each_other(fence: Fence) -> None:
     "act", [("trace",), ("vm-read", "0x400000")], ids=["ptrace", "process_vm_readv"]
 )
 def test_a_process_outside_can_not_be_traced(
-    fence: Fence, tester: Tester, act: tuple[str, ...]
+    sandbox: SandboxRunner, tester: Tester, act: tuple[str, ...]
 ) -> None:
     """C-032, and again with the filter off: the Landlock domain alone forbids it."""
     with outside_targets.bystander(tester) as pid:
-        words = fence.probe(act[0], str(pid), *act[1:])
-        assert fence.inside(words).answer == "EPERM"
-        assert fence.inside(words, "--off", "seccomp").answer == "EPERM"
-        control = fence.outside(words)
+        words = sandbox.probe(act[0], str(pid), *act[1:])
+        assert sandbox.inside(words).answer == "EPERM"
+        assert sandbox.inside(words, "--off", "seccomp").answer == "EPERM"
+        control = sandbox.outside(words)
         assert control.answer in ("ok", "EFAULT"), str(control)
 
 
@@ -269,14 +277,14 @@ def test_a_process_outside_can_not_be_traced(
 UNIX = ("--socket", "unix")
 
 
-def test_unix_sockets_can_not_be_made_unless_asked_for(fence: Fence) -> None:
+def test_unix_sockets_can_not_be_made_unless_asked_for(sandbox: SandboxRunner) -> None:
     """One socket file of the user's (D-Bus, docker, tmux) is as good as a shell outside."""
-    address = str(fence.ground.outside / "socket")
+    address = str(sandbox.tree.outside / "socket")
     with outside_targets.listening(address) as listener:
-        denied = fence.inside(fence.probe("pathname", address))
+        denied = sandbox.inside(sandbox.probe("pathname", address))
         assert denied.answer == "EAFNOSUPPORT", str(denied)
         assert listener.heard == []
-        opened = fence.inside(fence.probe("pathname", address), *UNIX)
+        opened = sandbox.inside(sandbox.probe("pathname", address), *UNIX)
         assert opened.answer == "ok", str(opened)
         assert "unix" in opened.stderr, "an open door is said aloud"
         wait_for(lambda: listener.heard == [b"probe"], "with the flag it was heard")
@@ -289,13 +297,13 @@ def test_unix_sockets_can_not_be_made_unless_asked_for(fence: Fence) -> None:
     ids=lambda kind: kind.name,
 )
 def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
-    fence: Fence, act: str, kind: socket.SocketKind
+    sandbox: SandboxRunner, act: str, kind: socket.SocketKind
 ) -> None:
     """socketpair needs no socket(2), and a datagram end takes any address."""
-    address = str(fence.ground.outside / "socket")
+    address = str(sandbox.tree.outside / "socket")
     with outside_targets.listening(address, kind) as listener:
-        words = fence.probe(act, str(int(kind)), address)
-        tried = fence.inside(words)
+        words = sandbox.probe(act, str(int(kind)), address)
+        tried = sandbox.inside(words)
         # a message on a connected pair of the other kinds goes to the other end, whatever address
         # it carries
         assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(
@@ -303,17 +311,17 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
         )
         assert listener.heard == []
         if kind == socket.SOCK_DGRAM:
-            assert fence.outside(words).answer == "ok"
+            assert sandbox.outside(words).answer == "ok"
             wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
 
 
-def test_pairs_of_sockets_work(fence: Fence) -> None:
+def test_pairs_of_sockets_work(sandbox: SandboxRunner) -> None:
     """What runtimes talk to their children by."""
     script = (
         "import socket as s; print('started'); a, b = s.socketpair(); a.send(b'met'); "
         "print(b.recv(9).decode())"
     )
-    assert fence.inside(["python3", "-c", script]).answer == "met"
+    assert sandbox.inside(["python3", "-c", script]).answer == "met"
 
 
 @pytest.mark.parametrize("flags", [(), UNIX], ids=["default", "unix-open"])
@@ -321,40 +329,40 @@ def test_pairs_of_sockets_work(fence: Fence) -> None:
     "kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"]
 )
 def test_an_abstract_socket_outside_can_not_be_reached(
-    fence: Fence, kind: socket.SocketKind, flags: tuple[str, ...]
+    sandbox: SandboxRunner, kind: socket.SocketKind, flags: tuple[str, ...]
 ) -> None:
     """The Landlock scope holds where the family is open."""
     name = f"paddock-test-{os.getpid()}-{kind}"
-    words = fence.probe("abstract", name, "datagram" if kind == socket.SOCK_DGRAM else "stream")
+    words = sandbox.probe("abstract", name, "datagram" if kind == socket.SOCK_DGRAM else "stream")
     with outside_targets.listening("\0" + name, kind) as listener:
-        denied = fence.inside(words, *flags)
+        denied = sandbox.inside(words, *flags)
         assert denied.answer == ("EPERM" if flags else "EAFNOSUPPORT"), str(denied)
         assert listener.heard == []
-        assert fence.outside(words).answer == "ok"
+        assert sandbox.outside(words).answer == "ok"
         wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
 
 
-def test_an_abstract_socket_made_inside_works(fence: Fence) -> None:
+def test_an_abstract_socket_made_inside_works(sandbox: SandboxRunner) -> None:
     script = (
         "import socket as s; print('started'); a=s.socket(s.AF_UNIX); a.bind('\\0inner'); "
         "a.listen();"
         "b=s.socket(s.AF_UNIX); b.connect('\\0inner'); print('met')"
     )
-    assert fence.inside(["python3", "-c", script], *UNIX).answer == "met"
+    assert sandbox.inside(["python3", "-c", script], *UNIX).answer == "met"
 
 
 # ---- nothing resident
 
 
 def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
-    fence: Fence, tester: Tester, host: dict[str, Any]
+    sandbox: SandboxRunner, tester: Tester, host: dict[str, Any]
 ) -> None:
     """C-002: the process that was paddock-core *is* the command, and no other is there."""
-    project = fence.ground.project
+    project = sandbox.tree.project
     plan = core.plan_for(tester, project, landlock_abi=host["landlock_abi"], allow=[project])
     with core.sealed(core.canonical(plan)) as fd:
         argv: list[Word] = [
-            fence.installation.core,
+            sandbox.installation.core,
             "run",
             "--plan-fd",
             str(fd),
@@ -363,7 +371,7 @@ def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
             "-c",
             "echo started; exec sleep 60",
         ]
-        with tester.starting(argv, cwd=fence.ground.project, pass_fds=[fd]) as process:
+        with tester.starting(argv, cwd=sandbox.tree.project, pass_fds=[fd]) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n"
             wait_for(
@@ -375,19 +383,19 @@ def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
             assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
 
 
-def test_no_python_stays_while_the_command_runs(fence: Fence) -> None:
+def test_no_python_stays_while_the_command_runs(sandbox: SandboxRunner) -> None:
     """The Python side replaces itself by the core: one small process beside the command, at
     most.
     """
-    with fence.starting(["sh", "-c", "echo started; exec sleep 60"]) as process:
+    with sandbox.starting(["sh", "-c", "echo started; exec sleep 60"]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "paddock-core"
 
 
-def test_paddock_leaves_nothing_set_user_id(fence: Fence) -> None:
+def test_paddock_leaves_nothing_set_user_id(sandbox: SandboxRunner) -> None:
     """C-002."""
-    root = fence.installation.root
+    root = sandbox.installation.root
     found = subprocess.run(
         ["find", root, "-perm", "/6000"], capture_output=True, text=True, check=True
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.session_program import alive, gone, mark, play, playing, words
 from tests.support.waiting import wait_for
 
@@ -22,14 +22,14 @@ require_approval_for_execute = false
 """
 
 
-def _policy(fence: Fence, text: str = TOOLS) -> str:
-    return str(fence.ground.put(fence.ground.root / "policy" / "paddock.toml", text))
+def _policy(sandbox: SandboxRunner, text: str = TOOLS) -> str:
+    return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_files_are_the_hosts_and_commands_run_behind_the_fence(full: Fence) -> None:
+def test_files_are_the_hosts_and_commands_run_behind_the_fence(full: SandboxRunner) -> None:
     """H-008 H-012 H-013; and one journal has both."""
-    journal = full.ground.root / "journal"
-    outside = full.ground.put(full.ground.root / "beyond", "secret")
+    journal = full.tree.root / "journal"
+    outside = full.tree.put(full.tree.root / "beyond", "secret")
     told = play(
         full,
         f"""
@@ -47,16 +47,18 @@ beyond.outcome.value)
         journal=str(journal),
     )
     assert told == [["ok", "by a tool", 1, "blocked"]]
-    assert (full.ground.project / "made").read_text() == "by a tool"
+    assert (full.tree.project / "made").read_text() == "by a tool"
     assert outside.read_text() == "secret", "the control: it is there"
     kinds = [event["event"] for event in full.events(journal)]
     assert {"session.start", "tool", "tool.end", "session.end"} <= set(kinds), kinds
 
 
-def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fence: Fence) -> None:
+def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(
+    sandbox: SandboxRunner,
+) -> None:
     """H-016 H-036"""
     told = play(
-        fence,
+        sandbox,
         """
         async def mine(call):
             return "mine"
@@ -79,7 +81,7 @@ made"}))
         except UsageError:
             tell("ready")
         """,
-        policy=_policy(fence),
+        policy=_policy(sandbox),
     )
     every = ["read_file", "write_file", "edit_file", "list_directory", "bash"]
     assert [sorted(names) for names in told[:3]] == [
@@ -89,10 +91,10 @@ made"}))
     ]
     assert told[3] == ["invalid_arguments", "unknown tool 'bash'"]
     assert told[4] == ["ready"]
-    assert not (fence.ground.project / "made").exists()
+    assert not (sandbox.tree.project / "made").exists()
 
 
-def test_one_approver_answers_for_tools_and_for_rules(full: Fence) -> None:
+def test_one_approver_answers_for_tools_and_for_rules(full: SandboxRunner) -> None:
     policy = (
         '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n[[rule]]\nid = "r"\n'
         'action = "ask"\n'
@@ -113,10 +115,12 @@ def test_one_approver_answers_for_tools_and_for_rules(full: Fence) -> None:
     assert told == [["Linux\n", ["Question", "ToolQuestion"]]]
 
 
-def test_shells_end_before_the_executor_and_each_though_the_other_fails(fence: Fence) -> None:
+def test_shells_end_before_the_executor_and_each_though_the_other_fails(
+    sandbox: SandboxRunner,
+) -> None:
     """H-009 H-015 H-024 H-054: an executor of somebody's own sees every command."""
     told = play(
-        fence,
+        sandbox,
         """
         order = []
         class Mine:
@@ -147,7 +151,7 @@ done")
                 tell(error.message)
         tell(*order[1:])
         """,
-        policy=_policy(fence),
+        policy=_policy(sandbox),
     )
     assert told == [
         [["mine: of the executor"], []],
@@ -156,7 +160,7 @@ done")
     ]
 
 
-def test_sigterm_ends_the_session_and_then_the_program(full: Fence) -> None:
+def test_sigterm_ends_the_session_and_then_the_program(full: SandboxRunner) -> None:
     word = mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -167,16 +171,16 @@ def test_sigterm_ends_the_session_and_then_the_program(full: Fence) -> None:
         """
     with playing(full, body) as process:
         wait_for(lambda: alive(word), "the command runs")
-        log = (full.ground.project / "log").read_text()
+        log = (full.tree.project / "log").read_text()
         assert os.path.exists(log)
         process.terminate()
         assert process.wait(timeout=120) == -signal.SIGTERM
     gone(word)
-    assert (full.ground.project / "told").exists(), "it was asked to end"
+    assert (full.tree.project / "told").exists(), "it was asked to end"
     assert not os.path.exists(log)
 
 
-def test_a_program_that_handles_sigterm_is_left_to_it(fence: Fence) -> None:
+def test_a_program_that_handles_sigterm_is_left_to_it(sandbox: SandboxRunner) -> None:
     body = """
         came = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, came.set)
@@ -185,7 +189,7 @@ def test_a_program_that_handles_sigterm_is_left_to_it(fence: Fence) -> None:
             await came.wait()
             tell((await box.run("echo on")).stdout)
         """
-    with playing(fence, body) as process:
+    with playing(sandbox, body) as process:
         process.terminate()
         assert process.communicate(timeout=120) == ('["on\\n"]\n', "")
         assert process.returncode == 0
@@ -195,7 +199,7 @@ def test_a_program_that_handles_sigterm_is_left_to_it(fence: Fence) -> None:
 def test_a_session_that_is_dropped_ends_with_a_warning(
     request: pytest.FixtureRequest, tier: str
 ) -> None:
-    fence: Fence = request.getfixturevalue("fence" if tier == "landlock" else "full")
+    sandbox: SandboxRunner = request.getfixturevalue("sandbox" if tier == "landlock" else "full")
     word = mark()
     body = f"""
         import gc, warnings
@@ -210,13 +214,13 @@ def test_a_session_that_is_dropped_ends_with_a_warning(
         await until("go")
         tell("end")
         """
-    with playing(fence, body) as process:
+    with playing(sandbox, body) as process:
         gone(word)
-        fence.ground.put(fence.ground.project / "go", "")
+        sandbox.tree.put(sandbox.tree.project / "go", "")
         assert process.communicate(timeout=120)[0] == '["end"]\n'
 
 
-def test_scripts_have_all_that_a_session_has(fence: Fence) -> None:
+def test_scripts_have_all_that_a_session_has(sandbox: SandboxRunner) -> None:
     """Beside an event loop, that one is used."""
     body = """
         from paddock import run_sync
@@ -235,15 +239,15 @@ stdin=b"in ",
         except UsageError as error:
             tell(error.message)
         """
-    outcome = fence.tester.run(words(fence, body), cwd=fence.ground.project)
+    outcome = sandbox.tester.run(words(sandbox, body), cwd=sandbox.tree.project)
     assert outcome.exit_code == 0, str(outcome)
     assert [json.loads(line) for line in outcome.stdout.splitlines()] == [
-        [f"in x\n{fence.ground.project}/sub\n", 3, ["stdout"], True],
+        [f"in x\n{sandbox.tree.project}/sub\n", 3, ["stdout"], True],
         ["run_sync cannot be called while an event loop runs"],
     ]
 
 
-def test_without_a_name_it_is_the_policy_of_the_project(fence: Fence) -> None:
+def test_without_a_name_it_is_the_policy_of_the_project(sandbox: SandboxRunner) -> None:
     """Which counts only as trusted, as on the command line; without the file the default profile
     applies.
     """
@@ -256,18 +260,18 @@ def test_without_a_name_it_is_the_policy_of_the_project(fence: Fence) -> None:
         except PolicyError as error:
             tell("trust" in str(error.hint))
         """
-    assert play(fence, body) == [["hello\n"], [True]]
+    assert play(sandbox, body) == [["hello\n"], [True]]
 
 
-def test_what_is_spooled_goes_where_no_command_leads_it(fence: Fence) -> None:
-    victim = fence.ground.root / "victim"
+def test_what_is_spooled_goes_where_no_command_leads_it(sandbox: SandboxRunner) -> None:
+    victim = sandbox.tree.root / "victim"
     victim.mkdir()
-    fence.tester.give(victim)
-    spool = fence.ground.root / "spool"
+    sandbox.tester.give(victim)
+    spool = sandbox.tree.root / "spool"
     spool.mkdir()
-    fence.tester.give(spool)
+    sandbox.tester.give(spool)
     told = play(
-        fence,
+        sandbox,
         f"""
         async with Sandbox(**options) as box:
             await box.run("ln -s {victim} led")
@@ -278,7 +282,7 @@ place))).outcome.value)
                 except UsageError as error:
                     tell(str(error))
         """,
-        policy=_policy(fence),
+        policy=_policy(sandbox),
     )
     assert [told[3]] == [["exited"]], told
     assert all("is in the workspace" in line for (line,) in told[:3]), told
@@ -303,18 +307,18 @@ async with Sandbox(**options) as box:
 
 
 @pytest.mark.parametrize("reach", ["workspace", "granted"])
-def test_logs_of_shells_are_not_in_reach_of_commands(fence: Fence, reach: str) -> None:
-    victim = fence.ground.put(fence.ground.root / "victim", "kept")
+def test_logs_of_shells_are_not_in_reach_of_commands(sandbox: SandboxRunner, reach: str) -> None:
+    victim = sandbox.tree.put(sandbox.tree.root / "victim", "kept")
     place = {
-        "workspace": fence.ground.make(fence.ground.project / "temp"),
-        "granted": fence.ground.make(fence.ground.root / "granted"),
+        "workspace": sandbox.tree.make(sandbox.tree.project / "temp"),
+        "granted": sandbox.tree.make(sandbox.tree.root / "granted"),
     }[reach]
-    policy = fence.ground.put(
-        fence.ground.root / "logs.toml",
-        f'{GRANTING}["{fence.ground.root}/granted/**?"]\n',
+    policy = sandbox.tree.put(
+        sandbox.tree.root / "logs.toml",
+        f'{GRANTING}["{sandbox.tree.root}/granted/**?"]\n',
     )
     told = play(
-        fence,
+        sandbox,
         LOGS.format(reach=place, victim=victim),
         env={"TMPDIR": str(place)},
         policy=str(policy),
@@ -324,17 +328,19 @@ def test_logs_of_shells_are_not_in_reach_of_commands(fence: Fence, reach: str) -
     assert not list(place.glob("paddock-shells-*"))
 
 
-def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(fence: Fence) -> None:
-    victim = fence.ground.put(fence.ground.root / "victim", "kept")
-    granted = fence.ground.make(fence.ground.root / "granted")
-    apart = fence.ground.make(fence.ground.root / "apart")
+def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(
+    sandbox: SandboxRunner,
+) -> None:
+    victim = sandbox.tree.put(sandbox.tree.root / "victim", "kept")
+    granted = sandbox.tree.make(sandbox.tree.root / "granted")
+    apart = sandbox.tree.make(sandbox.tree.root / "apart")
     (apart / "shell_1.log").symlink_to(victim)
-    policy = fence.ground.put(
-        fence.ground.root / "logs.toml",
+    policy = sandbox.tree.put(
+        sandbox.tree.root / "logs.toml",
         f'{GRANTING}["{granted}/**"]\n',
     )
     told = play(
-        fence,
+        sandbox,
         f"""
         async with Sandbox(**options) as box:
             await box.run("mkdir logs; ln -s {victim} logs/shell_1.log; ln -s {apart} led")
@@ -361,8 +367,8 @@ def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(fence: F
     assert not (apart / "shell_1.log").is_symlink()
 
 
-def test_control_sockets_of_ssh_are_not_in_reach_of_commands(fence: Fence) -> None:
-    place = fence.ground.make(fence.ground.project / "temp")
+def test_control_sockets_of_ssh_are_not_in_reach_of_commands(sandbox: SandboxRunner) -> None:
+    place = sandbox.tree.make(sandbox.tree.project / "temp")
     body = """
         async with Sandbox(**options) as box:
             await box.run("true")
@@ -370,15 +376,15 @@ def test_control_sockets_of_ssh_are_not_in_reach_of_commands(fence: Fence) -> No
         executor = SshExecutor("nowhere.invalid", exec_cwd="/")
         tell(executor._directory.name)
         """
-    ((path,),) = play(fence, body, env={"TMPDIR": str(place)})
+    ((path,),) = play(sandbox, body, env={"TMPDIR": str(place)})
     assert Path(path).name.startswith("paddock-ssh-")
-    assert not path.startswith(str(fence.ground.project))
+    assert not path.startswith(str(sandbox.tree.project))
 
 
-def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: Fence) -> None:
+def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: SandboxRunner) -> None:
     """They use the files of the host, which stay as they are until `paddock apply`."""
-    host = full.ground.put(full.ground.project / "f", "host\n")
-    other = full.ground.put(full.ground.root / "granted" / "f", "other\n")
+    host = full.tree.put(full.tree.project / "f", "host\n")
+    other = full.tree.put(full.tree.root / "granted" / "f", "other\n")
     text = f'''
 [meta]
 version = 1
@@ -404,18 +410,18 @@ require_approval_for_execute = false
             await call("bash", command="grep copy f")
             await call("read_file", path="{other}")
         """
-    policy = full.ground.put(full.ground.root / "copied.toml", text.format(kind="cow"))
+    policy = full.tree.put(full.tree.root / "copied.toml", text.format(kind="cow"))
     told = play(full, body, policy=str(policy))
     assert [line[1:] for line in told[:5]] == [["blocked", True]] * 5, told
     assert told[5][1] == "ok", told
     assert not told[6][2], "control: a path outside of the copy"
     assert host.read_text() == "host\n"
-    policy = full.ground.put(full.ground.root / "live.toml", text.format(kind="live"))
+    policy = full.tree.put(full.tree.root / "live.toml", text.format(kind="live"))
     assert not any(line[2] for line in play(full, body, policy=str(policy)))
     assert host.read_text() == "tool", "control: a live workspace"
 
 
-def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: Fence) -> None:
+def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: SandboxRunner) -> None:
     hosts = Path("/var/tmp") / f"paddock-host-{os.getpid()}"
     hosts.write_text("the host's")
     hosts.chmod(0o644)

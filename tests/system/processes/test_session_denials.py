@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.session_program import play
 
 RULES = """
@@ -29,17 +29,17 @@ NO_IDS = ["exec", "id -u", "no-ids", "who one is is nobody's business"]
 
 
 @pytest.fixture(params=["landlock", "full"])
-def fenced(request: pytest.FixtureRequest) -> Fence:
-    found = request.getfixturevalue("fence" if request.param == "landlock" else "full")
-    assert isinstance(found, Fence)
+def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
+    found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
+    assert isinstance(found, SandboxRunner)
     return found
 
 
-def _policy(fence: Fence, text: str) -> str:
-    return str(fence.ground.put(fence.ground.root / "policy" / "paddock.toml", text))
+def _policy(sandbox: SandboxRunner, text: str) -> str:
+    return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_an_exec_that_a_rule_denies_is_told(fenced: Fence) -> None:
+def test_an_exec_that_a_rule_denies_is_told(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         f"""
@@ -63,7 +63,7 @@ def test_an_exec_that_a_rule_denies_is_told(fenced: Fence) -> None:
     ]
 
 
-def test_of_many_at_once_each_is_told_its_own(fenced: Fence) -> None:
+def test_of_many_at_once_each_is_told_its_own(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         """
@@ -83,7 +83,9 @@ sleep 0.02; done"
     ]
 
 
-def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(fenced: Fence) -> None:
+def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(
+    fenced: SandboxRunner,
+) -> None:
     told = play(
         fenced,
         f"""
@@ -106,7 +108,7 @@ Verdict.DENY])
     assert told == [["Linux\n", []], [[denied]], ["timed out", 124, ""]]
 
 
-def test_a_host_that_is_not_allowed_is_told(full: Fence) -> None:
+def test_a_host_that_is_not_allowed_is_told(full: SandboxRunner) -> None:
     policy = (
         '[meta]\ninherit = "ai-agent"\n[network]\nmode = "filtered"\n'
         'allowed_hosts = ["allowed.example"]\n'

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program, need_root
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.syscalls import AI_AGENT_FLOOR, CALLS, STRICT_ADDS, Call, numbers
 from tests.support.tester import Outcome
 
@@ -29,12 +29,17 @@ TIOCSTI, TIOCLINUX, TIOCGWINSZ = 0x5412, 0x541C, 0x5413
 
 
 def ask_each(
-    fence: Fence, calls: list[Call], *, inside: bool, as_root: bool, profile: str = "strict"
+    sandbox: SandboxRunner,
+    calls: list[Call],
+    *,
+    inside: bool,
+    as_root: bool,
+    profile: str = "strict",
 ) -> dict[str, str]:
     """The errno of every call, from one run: NAME started ANSWER …"""
     lines = [
         (
-            f"echo {call.name} $({fence.programs.probe} syscall {NUMBERS[call.name]} "
+            f"echo {call.name} $({sandbox.programs.probe} syscall {NUMBERS[call.name]} "
             f"{' '.join(call.arguments)})"
         )
         for call in calls
@@ -44,9 +49,11 @@ def ask_each(
         # root has no business in the tester's journal directory, and these runs are about the
         # filter alone
         flags = ("--off", "audit") if as_root else ()
-        outcome = fence.inside(words, *flags, profile=profile, as_root=as_root, journal=not as_root)
+        outcome = sandbox.inside(
+            words, *flags, profile=profile, as_root=as_root, journal=not as_root
+        )
     else:
-        outcome = fence.outside(words, as_root=as_root)
+        outcome = sandbox.outside(words, as_root=as_root)
     answers = [line.split() for line in outcome.stdout.splitlines()]
     assert [answer[0] for answer in answers] == [call.name for call in calls], str(outcome)
     assert all(answer[1] == "started" for answer in answers), str(outcome)
@@ -54,15 +61,15 @@ def ask_each(
 
 
 @pytest.mark.parametrize("by_root", [False, True], ids=["user", "root"])
-def test_every_blocked_call_is_refused_by_the_filter(fence: Fence, by_root: bool) -> None:
+def test_every_blocked_call_is_refused_by_the_filter(sandbox: SandboxRunner, by_root: bool) -> None:
     """C-031 to C-041: the kernel's own answer is something else, the filter's is EPERM (io_uring:
     ENOSYS).
     """
     if by_root:
         need_root()
     calls = [call for call in HERE if call.by_root == by_root]
-    control = ask_each(fence, calls, inside=False, as_root=by_root)
-    answers = ask_each(fence, calls, inside=True, as_root=by_root)
+    control = ask_each(sandbox, calls, inside=False, as_root=by_root)
+    answers = ask_each(sandbox, calls, inside=True, as_root=by_root)
     # lookup_dcookie and friends: no kernel code left, ENOSYS outside; the filter still answers
     # first
     assert {call.name: answers[call.name] for call in calls} == {
@@ -74,28 +81,28 @@ def test_every_blocked_call_is_refused_by_the_filter(fence: Fence, by_root: bool
     assert not indistinct, "the kernel answers like the filter: these prove nothing"
 
 
-def test_as_an_ordinary_user_every_call_is_refused_too(fence: Fence) -> None:
-    """C-032 to C-041 with the rights the fence is used with."""
-    answers = ask_each(fence, HERE, inside=True, as_root=False)
+def test_as_an_ordinary_user_every_call_is_refused_too(sandbox: SandboxRunner) -> None:
+    """C-032 to C-041 with the rights the sandbox is used with."""
+    answers = ask_each(sandbox, HERE, inside=True, as_root=False)
     assert answers == {call.name: call.errno for call in HERE}
 
 
-def test_ai_agent_blocks_the_classic_list_and_strict_adds_six(fence: Fence) -> None:
+def test_ai_agent_blocks_the_classic_list_and_strict_adds_six(sandbox: SandboxRunner) -> None:
     """C-031 to C-039; the six are open in ai-agent."""
     floor = [call for call in HERE if call.name in AI_AGENT_FLOOR]
     added = [call for call in HERE if call.name in STRICT_ADDS and not call.by_root]
-    assert set(ask_each(fence, floor, inside=True, as_root=False, profile="ai-agent").values()) == {
-        "EPERM"
-    }
-    open_there = ask_each(fence, added, inside=True, as_root=False, profile="ai-agent")
+    assert set(
+        ask_each(sandbox, floor, inside=True, as_root=False, profile="ai-agent").values()
+    ) == {"EPERM"}
+    open_there = ask_each(sandbox, added, inside=True, as_root=False, profile="ai-agent")
     assert "EPERM" not in open_there.values(), str(open_there)
     assert {call.name for call in HERE} >= (AI_AGENT_FLOOR | STRICT_ADDS) & set(NUMBERS)
 
 
-def test_every_name_the_profiles_block_has_a_probe_here(fence: Fence) -> None:
+def test_every_name_the_profiles_block_has_a_probe_here(sandbox: SandboxRunner) -> None:
     """A call added to a profile without arguments in support/syscalls.py would go untested."""
     for profile in ("ai-agent", "strict"):
-        shown = fence.inside(["true"], "--dry-run", "--json", profile=profile)
+        shown = sandbox.inside(["true"], "--dry-run", "--json", profile=profile)
         assert shown.exit_code == 0, str(shown)
         blocked = _blocked(shown.stdout)
         assert blocked >= AI_AGENT_FLOOR
@@ -106,24 +113,26 @@ def _blocked(text: str) -> set[str]:
     return set(json.loads(text)["plan"]["seccomp"]["syscalls"])
 
 
-def test_a_blocked_call_is_an_error_and_the_program_goes_on(fence: Fence) -> None:
+def test_a_blocked_call_is_an_error_and_the_program_goes_on(sandbox: SandboxRunner) -> None:
     """C-043, C-014."""
-    alive = fence.inside(["sh", "-c", "echo started; pwd -P; echo alive"], "--block", "getcwd")
+    alive = sandbox.inside(["sh", "-c", "echo started; pwd -P; echo alive"], "--block", "getcwd")
     assert alive.answer == "alive", str(alive)
     flags = ("--block", "mkdir", "--block", "mkdirat")
-    denied = fence.inside(fence.probe("mkdir", "made"), *flags)
+    denied = sandbox.inside(sandbox.probe("mkdir", "made"), *flags)
     assert denied.answer == "EPERM", str(denied)
-    assert not (fence.ground.project / "made").exists()
-    assert fence.inside(fence.probe("mkdir", "made")).answer == "ok"
+    assert not (sandbox.tree.project / "made").exists()
+    assert sandbox.inside(sandbox.probe("mkdir", "made")).answer == "ok"
 
 
-def test_an_unknown_call_is_refused_before_anything_runs(fence: Fence) -> None:
+def test_an_unknown_call_is_refused_before_anything_runs(sandbox: SandboxRunner) -> None:
     """C-014, C-044."""
-    refused = fence.inside(fence.probe("mkdir", "made"), "--block", "ptrce")
+    refused = sandbox.inside(sandbox.probe("mkdir", "made"), "--block", "ptrce")
     assert refused.exit_code == 125, str(refused)
     assert "ptrace" in refused.stderr, str(refused)
-    assert not (fence.ground.project / "made").exists()
-    assert fence.inside(fence.probe("mkdir", "made"), "--block", "lookup_dcookie").answer == "ok"
+    assert not (sandbox.tree.project / "made").exists()
+    assert (
+        sandbox.inside(sandbox.probe("mkdir", "made"), "--block", "lookup_dcookie").answer == "ok"
+    )
 
 
 # ---- foreign ABIs (C-042)
@@ -132,14 +141,14 @@ def test_an_unknown_call_is_refused_before_anything_runs(fence: Fence) -> None:
 @pytest.mark.parametrize(
     "act", [("int80", "20"), ("x32", "39"), ("x32", "101"), ("int80", "26")], ids=str
 )
-def test_a_foreign_abi_is_killed(fence: Fence, act: tuple[str, str]) -> None:
+def test_a_foreign_abi_is_killed(sandbox: SandboxRunner, act: tuple[str, str]) -> None:
     need("x86_64", platform.machine() == "x86_64", "only x86_64 has x32 and i386 entries")
-    killed = fence.inside(fence.probe(*act))
+    killed = sandbox.inside(sandbox.probe(*act))
     assert killed.started, str(killed)
     assert killed.exit_code == 128 + 31, str(killed)
-    control = fence.outside(fence.probe(*act))
-    assert control.exit_code >= 0, "without the fence the program lives"
-    native = fence.inside(fence.probe("syscall", str(NUMBERS["getpid"])))
+    control = sandbox.outside(sandbox.probe(*act))
+    assert control.exit_code >= 0, "without the sandbox the program lives"
+    native = sandbox.inside(sandbox.probe("syscall", str(NUMBERS["getpid"])))
     assert native.answer == "ok"
 
 
@@ -147,19 +156,19 @@ def test_a_foreign_abi_is_killed(fence: Fence, act: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", CLONE_NEW)
-def test_no_namespace_through_clone_or_clone3(fence: Fence, name: str) -> None:
+def test_no_namespace_through_clone_or_clone3(sandbox: SandboxRunner, name: str) -> None:
     flag = hex(CLONE_NEW[name])
     if name != "NEWTIME":  # clone has no room for it: the bits are the exit signal
-        assert fence.inside(fence.probe("clone", flag)).answer == "EPERM"
-    assert fence.inside(fence.probe("clone3", flag)).answer == "ENOSYS"
+        assert sandbox.inside(sandbox.probe("clone", flag)).answer == "EPERM"
+    assert sandbox.inside(sandbox.probe("clone3", flag)).answer == "ENOSYS"
     if name == "NEWUSER":
-        assert fence.outside(fence.probe("clone", flag)).answer in ("ok", "ENOSPC")
-        assert fence.outside(fence.probe("clone3", flag)).answer in ("ok", "ENOSPC")
+        assert sandbox.outside(sandbox.probe("clone", flag)).answer in ("ok", "ENOSPC")
+        assert sandbox.outside(sandbox.probe("clone3", flag)).answer in ("ok", "ENOSPC")
 
 
-def test_unshare_by_program_fails(fence: Fence) -> None:
-    control = fence.outside(["unshare", "-U", "true"])
-    assert fence.inside(["unshare", "-U", "true"]).exit_code != 0
+def test_unshare_by_program_fails(sandbox: SandboxRunner) -> None:
+    control = sandbox.outside(["unshare", "-U", "true"])
+    assert sandbox.inside(["unshare", "-U", "true"]).exit_code != 0
     need("userns", control.exit_code == 0, "user namespaces are closed on this machine: no control")
 
 
@@ -171,20 +180,20 @@ PTY = "dev"  # the probe makes a terminal of its own, which the default profile 
 @pytest.mark.parametrize(
     "command", [TIOCSTI, TIOCSTI | 1 << 32, TIOCSTI | 0xDEADBEEF << 32], ids=hex
 )
-def test_nothing_can_be_typed_into_a_terminal(fence: Fence, command: int) -> None:
+def test_nothing_can_be_typed_into_a_terminal(sandbox: SandboxRunner, command: int) -> None:
     """C-041: TIOCSTI; the kernel looks at 32 bits of the command, so the filter must too."""
-    assert fence.inside(fence.probe("tiocsti", hex(command)), profile=PTY).answer == "EPERM"
-    assert fence.outside(fence.probe("tiocsti", hex(command))).answer in ("ok typed", "EIO")
+    assert sandbox.inside(sandbox.probe("tiocsti", hex(command)), profile=PTY).answer == "EPERM"
+    assert sandbox.outside(sandbox.probe("tiocsti", hex(command))).answer in ("ok typed", "EIO")
 
 
 @pytest.mark.parametrize("command", [TIOCLINUX, TIOCLINUX | 1 << 32], ids=hex)
-def test_tioclinux_is_refused(fence: Fence, command: int) -> None:
-    assert fence.inside(fence.probe("ioctl", hex(command)), profile=PTY).answer == "EPERM"
-    assert fence.outside(fence.probe("ioctl", hex(command))).answer == "ENOTTY"
+def test_tioclinux_is_refused(sandbox: SandboxRunner, command: int) -> None:
+    assert sandbox.inside(sandbox.probe("ioctl", hex(command)), profile=PTY).answer == "EPERM"
+    assert sandbox.outside(sandbox.probe("ioctl", hex(command))).answer == "ENOTTY"
 
 
-def test_other_terminal_ioctls_work(fence: Fence) -> None:
-    assert fence.inside(fence.probe("ioctl", hex(TIOCGWINSZ)), profile=PTY).answer == "ok"
+def test_other_terminal_ioctls_work(sandbox: SandboxRunner) -> None:
+    assert sandbox.inside(sandbox.probe("ioctl", hex(TIOCGWINSZ)), profile=PTY).answer == "ok"
 
 
 # ---- sockets
@@ -195,11 +204,13 @@ def test_other_terminal_ioctls_work(fence: Fence) -> None:
     [(2, 1), (2, 2), (10, 1), (10, 2), (16, 3)],
     ids=["tcp", "udp", "tcp6", "udp6", "netlink"],
 )
-def test_ordinary_socket_families_work(fence: Fence, family: int, kind: int) -> None:
-    assert fence.inside(fence.probe("socket", str(family), str(kind))).answer == "ok"
+def test_ordinary_socket_families_work(sandbox: SandboxRunner, family: int, kind: int) -> None:
+    assert sandbox.inside(sandbox.probe("socket", str(family), str(kind))).answer == "ok"
 
 
-def test_of_netlink_there_are_routes_alone_unless_a_policy_says_more(fence: Fence) -> None:
+def test_of_netlink_there_are_routes_alone_unless_a_policy_says_more(
+    sandbox: SandboxRunner,
+) -> None:
     script = """
 import errno, socket
 print("started")
@@ -217,19 +228,19 @@ for protocol in range(23):
         return {int(line.split()[0]) for line in lines if line.endswith(" ok")}
 
     words = [need_program("python3"), "-c", script]
-    outside = made(fence.outside(words))
+    outside = made(sandbox.outside(words))
     assert {0, 4, 12, 16} <= outside, "routes, sock_diag, netfilter, generic"
-    assert made(fence.inside(words)) == {0}
-    assert made(fence.inside(words, "--socket", "netlink-all")) == outside
+    assert made(sandbox.inside(words)) == {0}
+    assert made(sandbox.inside(words, "--socket", "netlink-all")) == outside
 
 
 @pytest.mark.parametrize("family", [17, 40, 38, 44, 31, 29, 30, 21, 41, 9], ids=str)
-def test_other_socket_families_do_not_exist(fence: Fence, family: int) -> None:
+def test_other_socket_families_do_not_exist(sandbox: SandboxRunner, family: int) -> None:
     """packet, vsock, alg, xdp, bluetooth, can, tipc, rds, kcm, x25."""
-    words = fence.probe("socket", str(family), "3" if family in (17, 44, 31, 29) else "1")
-    assert fence.inside(words).answer == "EAFNOSUPPORT"
+    words = sandbox.probe("socket", str(family), "3" if family in (17, 44, 31, 29) else "1")
+    assert sandbox.inside(words).answer == "EAFNOSUPPORT"
     if family in (17, 40):
-        assert fence.outside(words).answer in ("ok", "EPERM"), "the bare kernel knows the family"
+        assert sandbox.outside(words).answer in ("ok", "EPERM"), "the bare kernel knows the family"
 
 
 @pytest.mark.parametrize(
@@ -237,21 +248,21 @@ def test_other_socket_families_do_not_exist(fence: Fence, family: int) -> None:
     [(2, 1), (10, 2), (16, 3), (17, 3), (40, 1)],
     ids=["tcp", "udp6", "netlink", "packet", "vsock"],
 )
-def test_no_pair_of_any_family_but_unix(fence: Fence, family: int, kind: int) -> None:
+def test_no_pair_of_any_family_but_unix(sandbox: SandboxRunner, family: int, kind: int) -> None:
     """The kernel makes both sockets before it finds that the family has no pairs: its code must not
     be reached.
     """
-    words = fence.probe("socketpair", str(family), str(kind))
-    assert fence.inside(words).answer == "EAFNOSUPPORT"
-    assert fence.inside(words, "--socket", "unix").answer == "EAFNOSUPPORT"
-    assert fence.outside(words).answer in ("EOPNOTSUPP", "EPERM"), (
+    words = sandbox.probe("socketpair", str(family), str(kind))
+    assert sandbox.inside(words).answer == "EAFNOSUPPORT"
+    assert sandbox.inside(words, "--socket", "unix").answer == "EAFNOSUPPORT"
+    assert sandbox.outside(words).answer in ("EOPNOTSUPP", "EPERM"), (
         "the bare kernel knows the family"
     )
 
 
 @pytest.mark.parametrize("kind", [1, 5], ids=["stream", "sequenced"])
-def test_connected_pairs_work(fence: Fence, kind: int) -> None:
-    assert fence.inside(fence.probe("socketpair", "1", str(kind))).answer == "ok"
+def test_connected_pairs_work(sandbox: SandboxRunner, kind: int) -> None:
+    assert sandbox.inside(sandbox.probe("socketpair", "1", str(kind))).answer == "ok"
 
 
 # ---- what must keep working
@@ -278,19 +289,21 @@ _PYTHON = {
     ],
     ids=["pthreads", "vfork", "posix_spawn", "fork"],
 )
-def test_threads_and_children_work(fence: Fence, act: tuple[str, ...], answer: str) -> None:
+def test_threads_and_children_work(
+    sandbox: SandboxRunner, act: tuple[str, ...], answer: str
+) -> None:
     """C-034: clone3 answers ENOSYS, so the C library falls back to clone."""
-    outcome = fence.inside(fence.probe(*act))
+    outcome = sandbox.inside(sandbox.probe(*act))
     assert outcome.answer == answer, str(outcome)
 
 
 @pytest.mark.parametrize("what", _PYTHON)
-def test_python_runs_with_its_threads_and_children(fence: Fence, what: str) -> None:
-    outcome = fence.inside(["python3", "-c", f"print('started', flush=True); {_PYTHON[what]}"])
+def test_python_runs_with_its_threads_and_children(sandbox: SandboxRunner, what: str) -> None:
+    outcome = sandbox.inside(["python3", "-c", f"print('started', flush=True); {_PYTHON[what]}"])
     assert outcome.answer == "ran", str(outcome)
 
 
-def test_node_runs_with_its_threads_and_children(fence: Fence) -> None:
+def test_node_runs_with_its_threads_and_children(sandbox: SandboxRunner) -> None:
     need_program("node")
     script = (
         "console.log('started'); const w = new (require('worker_threads').Worker)('', {eval: "
@@ -298,34 +311,38 @@ def test_node_runs_with_its_threads_and_children(fence: Fence) -> None:
         "w.on('exit', () => console.log(require('child_process').execFileSync('echo', "
         "['ran']).toString().trim()))"
     )
-    outcome = fence.inside(["node", "-e", script])
+    outcome = sandbox.inside(["node", "-e", script])
     assert outcome.answer == "ran", str(outcome)
 
 
 # ---- no way to shed it (C-045)
 
 
-def test_descendants_carry_the_filter_and_the_file_rules(fence: Fence) -> None:
-    probe, secret = fence.programs.probe, fence.ground.secret
+def test_descendants_carry_the_filter_and_the_file_rules(sandbox: SandboxRunner) -> None:
+    probe, secret = sandbox.programs.probe, sandbox.tree.secret
     deep = "sh -c 'sh -c \"{}\"'"
     assert (
-        fence.inside(["sh", "-c", deep.format(f"{probe} syscall {NUMBERS['unshare']} 0")]).answer
+        sandbox.inside(["sh", "-c", deep.format(f"{probe} syscall {NUMBERS['unshare']} 0")]).answer
         == "EPERM"
     )
-    assert fence.inside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer == "EACCES"
-    assert fence.outside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer.startswith(
+    assert sandbox.inside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer == "EACCES"
+    assert sandbox.outside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer.startswith(
         "ok"
     )
-    setsid = fence.inside(["setsid", "--wait", probe, "read", secret])
+    setsid = sandbox.inside(["setsid", "--wait", probe, "read", secret])
     assert setsid.answer == "EACCES", str(setsid)
 
 
-def test_a_program_without_a_path_carries_them_too(fence: Fence) -> None:
+def test_a_program_without_a_path_carries_them_too(sandbox: SandboxRunner) -> None:
     """memfd: Landlock does not see the exec, the rules stay on."""
-    probe = fence.programs.probe
-    outcome = fence.inside(["python3", "-c", _RUN_FROM_MEMORY, probe, "read", fence.ground.secret])
+    probe = sandbox.programs.probe
+    outcome = sandbox.inside(
+        ["python3", "-c", _RUN_FROM_MEMORY, probe, "read", sandbox.tree.secret]
+    )
     assert outcome.answer == "EACCES", str(outcome)
-    control = fence.outside(["python3", "-c", _RUN_FROM_MEMORY, probe, "read", fence.ground.secret])
+    control = sandbox.outside(
+        ["python3", "-c", _RUN_FROM_MEMORY, probe, "read", sandbox.tree.secret]
+    )
     assert control.answer.startswith("ok")
 
 
@@ -337,17 +354,17 @@ os.execve(fd, sys.argv[1:], os.environ)
 """
 
 
-def test_the_filter_and_no_new_privs_are_on(fence: Fence) -> None:
+def test_the_filter_and_no_new_privs_are_on(sandbox: SandboxRunner) -> None:
     """C-050, C-051."""
-    status = fence.inside(["cat", "/proc/self/status"]).stdout
+    status = sandbox.inside(["cat", "/proc/self/status"]).stdout
     assert "NoNewPrivs:\t1\n" in status
     assert "Seccomp:\t2\n" in status
-    control = fence.outside(["cat", "/proc/self/status"]).stdout
+    control = sandbox.outside(["cat", "/proc/self/status"]).stdout
     assert "NoNewPrivs:\t0\n" in control
     assert "Seccomp:\t0\n" in control
 
 
-def test_limits_of_a_process_outside_can_not_be_changed(fence: Fence) -> None:
+def test_limits_of_a_process_outside_can_not_be_changed(sandbox: SandboxRunner) -> None:
     """It could end the supervisor by its CPU limit, or silence the journal by its file size
     limit.
     """
@@ -356,11 +373,11 @@ def test_limits_of_a_process_outside_can_not_be_changed(fence: Fence) -> None:
         "try:\n    r.prlimit(int(sys.argv[1]), r.RLIMIT_NOFILE, (100, 100)); print('ok')\n"
         "except PermissionError: print('EPERM')"
     )
-    with fence.tester.starting(["sleep", "60"]) as bystander:
+    with sandbox.tester.starting(["sleep", "60"]) as bystander:
         words = ["python3", "-c", script, str(bystander.pid)]
-        assert fence.inside(words).answer == "EPERM"
+        assert sandbox.inside(words).answer == "EPERM"
         assert _open_files_limit(bystander.pid) != ["100", "100"]
-        assert fence.outside(words).answer == "ok"
+        assert sandbox.outside(words).answer == "ok"
         assert _open_files_limit(bystander.pid) == ["100", "100"]
 
 

@@ -11,22 +11,24 @@ from contextlib import contextmanager
 import pytest
 
 from tests.support import terminal
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.terminal import Screen
 from tests.support.waiting import wait_for
 
 
 @contextmanager
-def shell(fence: Fence) -> Iterator[Screen]:
-    argv = [str(word) for word in fence.command(["bash", "--norc", "--noprofile", "-i"], "--quiet")]
-    with terminal.opened(fence.tester, argv, cwd=fence.ground.project) as screen:
+def shell(sandbox: SandboxRunner) -> Iterator[Screen]:
+    argv = [
+        str(word) for word in sandbox.command(["bash", "--norc", "--noprofile", "-i"], "--quiet")
+    ]
+    with terminal.opened(sandbox.tester, argv, cwd=sandbox.tree.project) as screen:
         screen.line("PS1='ready$ '; echo up-$((40+2))")
         screen.shows("up-42")
         yield screen
 
 
-def test_bash_has_job_control(fence: Fence) -> None:
-    with shell(fence) as screen:
+def test_bash_has_job_control(sandbox: SandboxRunner) -> None:
+    with shell(sandbox) as screen:
         assert "no job control" not in screen.text()
         screen.line("case $- in *m*) echo jobs-$((1+1));; esac")
         screen.shows("jobs-2")
@@ -34,8 +36,8 @@ def test_bash_has_job_control(fence: Fence) -> None:
         screen.shows("terminal-2")
 
 
-def test_interrupt_stops_the_foreground_job_and_not_the_shell(fence: Fence) -> None:
-    with shell(fence) as screen:
+def test_interrupt_stops_the_foreground_job_and_not_the_shell(sandbox: SandboxRunner) -> None:
+    with shell(sandbox) as screen:
         screen.line("echo go-$((1+1)); sleep 60")
         screen.shows("go-2")
         screen.key("C-c")
@@ -44,8 +46,8 @@ def test_interrupt_stops_the_foreground_job_and_not_the_shell(fence: Fence) -> N
         screen.shows("status-130")
 
 
-def test_suspend_and_foreground(fence: Fence) -> None:
-    with shell(fence) as screen:
+def test_suspend_and_foreground(sandbox: SandboxRunner) -> None:
+    with shell(sandbox) as screen:
         screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
         screen.shows("go-2")
         screen.key("C-z")
@@ -57,12 +59,12 @@ def test_suspend_and_foreground(fence: Fence) -> None:
         screen.shows("got-word")
 
 
-def test_paddock_itself_can_be_suspended_and_resumed(fence: Fence) -> None:
+def test_paddock_itself_can_be_suspended_and_resumed(sandbox: SandboxRunner) -> None:
     """Ctrl-Z with ``cat`` as the whole command, from a shell outside."""
     outer = ["bash", "--norc", "--noprofile", "-i"]
-    inner = shlex.join(map(str, fence.command(["cat"], "--quiet")))
-    fence.ground.put(fence.ground.project / "start", f"exec {inner}\n")
-    with terminal.opened(fence.tester, outer, cwd=fence.ground.project) as screen:
+    inner = shlex.join(map(str, sandbox.command(["cat"], "--quiet")))
+    sandbox.tree.put(sandbox.tree.project / "start", f"exec {inner}\n")
+    with terminal.opened(sandbox.tester, outer, cwd=sandbox.tree.project) as screen:
         screen.line("PS1='outer$ '; echo up-$((40+2))")
         screen.shows("up-42")
         screen.line("sh start")
@@ -89,11 +91,15 @@ def _shows_twice(screen: Screen, text: str) -> None:
     )
 
 
-def test_interrupt_reaches_a_plain_command_and_its_status_comes_back(fence: Fence) -> None:
+def test_interrupt_reaches_a_plain_command_and_its_status_comes_back(
+    sandbox: SandboxRunner,
+) -> None:
     outer = ["bash", "--norc", "--noprofile", "-i"]
-    inner = shlex.join(map(str, fence.command(["sh", "-c", "echo go-2; exec sleep 60"], "--quiet")))
-    fence.ground.put(fence.ground.project / "start", f"exec {inner}\n")
-    with terminal.opened(fence.tester, outer, cwd=fence.ground.project) as screen:
+    inner = shlex.join(
+        map(str, sandbox.command(["sh", "-c", "echo go-2; exec sleep 60"], "--quiet"))
+    )
+    sandbox.tree.put(sandbox.tree.project / "start", f"exec {inner}\n")
+    with terminal.opened(sandbox.tester, outer, cwd=sandbox.tree.project) as screen:
         screen.line("PS1='outer$ '; sh start")
         screen.shows("go-2")
         screen.key("C-c")
@@ -102,9 +108,9 @@ def test_interrupt_reaches_a_plain_command_and_its_status_comes_back(fence: Fenc
         screen.shows("ended-130")
 
 
-def test_python_is_interactive(fence: Fence) -> None:
-    argv = [str(word) for word in fence.command(["python3", "-q"], "--quiet")]
-    with terminal.opened(fence.tester, argv, cwd=fence.ground.project) as screen:
+def test_python_is_interactive(sandbox: SandboxRunner) -> None:
+    argv = [str(word) for word in sandbox.command(["python3", "-q"], "--quiet")]
+    with terminal.opened(sandbox.tester, argv, cwd=sandbox.tree.project) as screen:
         screen.line("import os, sys; print('up', os.isatty(0) and os.isatty(1))")
         screen.shows("up True")
         screen.line("import time; print(6*7); time.sleep(60)")
@@ -116,8 +122,8 @@ def test_python_is_interactive(fence: Fence) -> None:
         screen.key("C-d")
 
 
-def test_the_window_size_follows(fence: Fence) -> None:
-    with shell(fence) as screen:
+def test_the_window_size_follows(sandbox: SandboxRunner) -> None:
+    with shell(sandbox) as screen:
         screen.line("stty size")
         screen.shows(f"{terminal.ROWS} {terminal.COLUMNS}")
         screen.resize(90, 20)
@@ -125,8 +131,8 @@ def test_the_window_size_follows(fence: Fence) -> None:
         screen.shows("20 90")
 
 
-def test_line_editing_and_history_work(fence: Fence) -> None:
-    with shell(fence) as screen:
+def test_line_editing_and_history_work(sandbox: SandboxRunner) -> None:
+    with shell(sandbox) as screen:
         screen.line("echo one-$((1+1))")
         screen.shows("one-2")
         screen.key("Up")
@@ -143,13 +149,13 @@ def test_line_editing_and_history_work(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("program", ["tmux-less", "stty"])
-def test_terminal_settings_can_be_changed(fence: Fence, program: str) -> None:
-    with shell(fence) as screen:
+def test_terminal_settings_can_be_changed(sandbox: SandboxRunner, program: str) -> None:
+    with shell(sandbox) as screen:
         if program == "stty":
             screen.line("stty -echo; stty echo; echo set-$?")
             screen.shows("set-0")
         else:
-            fence.ground.put(fence.ground.project / "text", "page-one\n")
+            sandbox.tree.put(sandbox.tree.project / "text", "page-one\n")
             screen.line("TERM=screen less text")
             screen.shows("page-one")
             screen.key("q")

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.session_program import alive, gone, mark, play, playing
 from tests.support.waiting import wait_for
 
@@ -18,13 +18,13 @@ LOOP = f"while :; do kill -STOP {ATTENDANT}; sleep 0.005; done"
 
 
 @pytest.fixture(params=["landlock", "full"])
-def fenced(request: pytest.FixtureRequest) -> Fence:
-    found = request.getfixturevalue("fence" if request.param == "landlock" else "full")
-    assert isinstance(found, Fence)
+def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
+    found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
+    assert isinstance(found, SandboxRunner)
     return found
 
 
-def test_stopping_the_exec_server_does_not_stop_the_session(fenced: Fence) -> None:
+def test_stopping_the_exec_server_does_not_stop_the_session(fenced: SandboxRunner) -> None:
     """The kill is let through: it is to one of their own."""
     told = play(
         fenced,
@@ -39,7 +39,7 @@ def test_stopping_the_exec_server_does_not_stop_the_session(fenced: Fence) -> No
 
 
 def test_a_command_that_stops_it_for_ever_does_not_outlive_the_session_owner(
-    fenced: Fence,
+    fenced: SandboxRunner,
 ) -> None:
     word = mark()
     body = f"""
@@ -55,7 +55,7 @@ def test_a_command_that_stops_it_for_ever_does_not_outlive_the_session_owner(
         gone(word)
 
 
-def test_a_call_has_its_time_also_when_nothing_can_be_started(fenced: Fence) -> None:
+def test_a_call_has_its_time_also_when_nothing_can_be_started(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         f"""
@@ -69,7 +69,7 @@ def test_a_call_has_its_time_also_when_nothing_can_be_started(fenced: Fence) -> 
     assert told == [["timed out", 124]] * 3
 
 
-def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: Fence) -> None:
+def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: SandboxRunner) -> None:
     his, other = mark(), mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -84,13 +84,13 @@ def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: Fence) ->
     with playing(fenced, body) as process:
         gone(his)
         assert alive(other), "who has done nothing"
-        fenced.ground.put(fenced.ground.project / "go", "")
+        fenced.tree.put(fenced.tree.project / "go", "")
         stdout, stderr = process.communicate(timeout=120)
         assert (stdout, stderr) == ('["on\\n"]\n', "")
     gone(other)
 
 
-def test_a_command_that_stops_its_reaper_is_still_waited_for(fenced: Fence) -> None:
+def test_a_command_that_stops_its_reaper_is_still_waited_for(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         """
@@ -102,7 +102,7 @@ def test_a_command_that_stops_its_reaper_is_still_waited_for(fenced: Fence) -> N
     assert told == [["exited", 7]]
 
 
-def test_the_end_of_the_block_is_the_end_of_its_command(fenced: Fence) -> None:
+def test_the_end_of_the_block_is_the_end_of_its_command(fenced: SandboxRunner) -> None:
     word = mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -116,7 +116,7 @@ process:
         gone(word)
 
 
-def test_variables_that_change_the_loader_are_refused(fenced: Fence) -> None:
+def test_variables_that_change_the_loader_are_refused(fenced: SandboxRunner) -> None:
     names = [
         "GLIBC_TUNABLES",
         "LD_PRELOAD",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.features import need_program
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.system.shells.test_interception import FILTERS, PYTHON, agent
 
@@ -15,12 +15,12 @@ TIOCSTI = "import fcntl, sys; fcntl.ioctl(int(sys.argv[1]), 0x5412, b'x')"
 class Wrapped:
     """As docs/keep-shells-offline.md has it."""
 
-    def __init__(self, fence: Fence) -> None:
-        self.fence = fence
+    def __init__(self, sandbox: SandboxRunner) -> None:
+        self.sandbox = sandbox
         self.bwrap = need_program("bwrap")
 
     def run(self, *words: Word, binds: tuple[Word, ...] = ()) -> Outcome:
-        home = self.fence.tester.home
+        home = self.sandbox.tester.home
         places: list[Word] = [
             "--ro-bind",
             "/",
@@ -41,32 +41,34 @@ class Wrapped:
             "--new-session",
             "--die-with-parent",
         ]
-        return self.fence.tester.run(
-            [self.bwrap, *places, *binds, "--", *words], cwd=self.fence.ground.project
+        return self.sandbox.tester.run(
+            [self.bwrap, *places, *binds, "--", *words], cwd=self.sandbox.tree.project
         )
 
 
 @pytest.fixture
-def wrapped(fence: Fence) -> Wrapped:
-    return Wrapped(fence)
+def wrapped(sandbox: SandboxRunner) -> Wrapped:
+    return Wrapped(sandbox)
 
 
 def test_a_run_inside_adds_landlock_and_seccomp(wrapped: Wrapped) -> None:
     """C-121."""
-    fence = wrapped.fence
+    sandbox = wrapped.sandbox
     status = "grep Seccomp: /proc/self/status"
     assert (
-        wrapped.run("sh", "-c", f"{status}; cat {fence.ground.secret}").stdout
+        wrapped.run("sh", "-c", f"{status}; cat {sandbox.tree.secret}").stdout
         == "Seccomp:\t0\nthe-secret-outside\n"
     )
     for tier in ("landlock", "full"):
-        words = fence.command(["sh", "-c", f"{status}; cat {fence.ground.secret}"], "--tier", tier)
+        words = sandbox.command(
+            ["sh", "-c", f"{status}; cat {sandbox.tree.secret}"], "--tier", tier
+        )
         outcome = wrapped.run(*words)
         assert (outcome.exit_code, outcome.stdout) == (1, "Seccomp:\t2\n"), str(outcome)
 
 
 def test_shells_of_a_run_inside_are_intercepted(wrapped: Wrapped) -> None:
-    words = wrapped.fence.command(
+    words = wrapped.sandbox.command(
         agent("/bin/bash", "-c", FILTERS), "--tier", "full", "--intercept-shells"
     )
     outcome = wrapped.run(*words)
@@ -78,14 +80,14 @@ def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
     """C-122. A /dev that can be written could be given something else to apply: then no shell
     starts.
     """
-    fence = wrapped.fence
-    shims, mark = fence.ground.root / "shims", fence.ground.project / "mark"
-    installed = fence.tester.run([fence.installation.paddock, "shims", "install", shims])
+    sandbox = wrapped.sandbox
+    shims, mark = sandbox.tree.root / "shims", sandbox.tree.project / "mark"
+    installed = sandbox.tester.run([sandbox.installation.paddock, "shims", "install", shims])
     assert installed.exit_code == 0, str(installed)
     place = "/dev/.paddock-shell"
     binds: list[Word] = ["--ro-bind", shims / "plan.json", f"{place}/plan.json"]
     binds += ["--ro-bind", "/usr/bin/bash", f"{place}/usr/bin/bash"]
-    binds += ["--ro-bind", fence.installation.core, "/usr/bin/bash"]
+    binds += ["--ro-bind", sandbox.installation.core, "/usr/bin/bash"]
     binds += ["--remount-ro", "/dev"] if locked else []
     outcome = wrapped.run(
         "/bin/bash", "-c", f"{FILTERS}; echo > {mark}; bash -c '{FILTERS}'", binds=tuple(binds)
@@ -103,5 +105,5 @@ def test_nothing_is_typed_into_the_terminal(wrapped: Wrapped) -> None:
     """
     words: list[Word] = [PYTHON, "-c", TIOCSTI, "0"]
     assert "Inappropriate ioctl" in wrapped.run(*words).stderr
-    outcome = wrapped.run(*wrapped.fence.command(words, "--tier", "landlock"))
+    outcome = wrapped.run(*wrapped.sandbox.command(words, "--tier", "landlock"))
     assert "Operation not permitted" in outcome.stderr, str(outcome)

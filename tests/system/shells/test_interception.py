@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
 from tests.support.network import MESSAGE, Server, serving
 from tests.support.outside_targets import alive
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
@@ -43,20 +43,18 @@ def agent(*words: Word) -> list[Word]:
     return [PYTHON, "-c", RUN, *words]
 
 
-def intercepted(full: Fence, *words: Word) -> Outcome:
+def intercepted(full: SandboxRunner, *words: Word) -> Outcome:
     return full.inside(agent(*words), "--intercept-shells")
 
 
-def policy(full: Fence, shell: str, more: str = "") -> tuple[Word, ...]:
+def policy(full: SandboxRunner, shell: str, more: str = "") -> tuple[Word, ...]:
     text = f'[meta]\ninherit = "ai-agent"\n[shell]\n{shell}\n{more}\n'
-    return ("--policy", full.ground.put(full.ground.root / "shell.toml", text))
+    return ("--policy", full.tree.put(full.tree.root / "shell.toml", text))
 
 
-def ways(full: Fence, command: list[str]) -> dict[str, list[Word]]:
+def ways(full: SandboxRunner, command: list[str]) -> dict[str, list[Word]]:
     quoted = shlex.join(command)
-    script = full.ground.put(
-        full.ground.project / "script.sh", f"#!/bin/bash\n{quoted}\n", mode=0o755
-    )
+    script = full.tree.put(full.tree.project / "script.sh", f"#!/bin/bash\n{quoted}\n", mode=0o755)
     return {
         "name": agent("bash", "-c", quoted),
         "path": agent("/bin/bash", "-c", quoted),
@@ -73,7 +71,7 @@ def calling(server: Server) -> list[str]:
     return [PYTHON, "-c", CALL, str(server.port)]
 
 
-def test_an_agent_reaches_the_network_and_its_shells_do_not(full: Fence) -> None:
+def test_an_agent_reaches_the_network_and_its_shells_do_not(full: SandboxRunner) -> None:
     """C-111, C-112."""
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = calling(server)
@@ -88,7 +86,7 @@ def test_an_agent_reaches_the_network_and_its_shells_do_not(full: Fence) -> None
             assert server.heard() == [], way
 
 
-def test_forty_shells_below_each_other_have_one_layer(full: Fence) -> None:
+def test_forty_shells_below_each_other_have_one_layer(full: SandboxRunner) -> None:
     """C-108."""
     deeper = (
         'n() { if [ $1 -gt 0 ]; then bash -c "$(declare -f n); n $(($1-1))"; else '
@@ -120,7 +118,7 @@ def test_forty_shells_below_each_other_have_one_layer(full: Fence) -> None:
     ],
 )
 def test_everything_that_a_shell_is_given_passes_through(
-    full: Fence, words: list[Word], stdin: str | None, code: int, stdout: str
+    full: SandboxRunner, words: list[Word], stdin: str | None, code: int, stdout: str
 ) -> None:
     """C-100."""
     flags = ("--intercept-shells",)
@@ -133,11 +131,11 @@ def test_everything_that_a_shell_is_given_passes_through(
 
 @pytest.mark.parametrize("through_a_shell", [False, True])
 def test_files_calls_and_variables_can_be_kept_from_shells(
-    full: Fence, through_a_shell: bool
+    full: SandboxRunner, through_a_shell: bool
 ) -> None:
-    project = full.ground.project
-    full.ground.make(project / "out")
-    full.ground.put(project / "token" / "key", "secret\n")
+    project = full.tree.project
+    full.tree.make(project / "out")
+    full.tree.put(project / "token" / "key", "secret\n")
     narrow = (
         f'write_globs = ["{project}/out/**", "/tmp/**"]\ndeny_globs = ["{project}/token/**"]\n'
         'block = ["mkdir", "mkdirat"]\n[shell.env]\ndeny = ["AGENT_*"]'
@@ -161,9 +159,11 @@ def test_files_calls_and_variables_can_be_kept_from_shells(
         ), str(outcome)
 
 
-def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: Fence) -> None:
-    """C-104. Found, a real one is as any other program: no layer, and the fence."""
-    secret = full.ground.secret
+def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(
+    full: SandboxRunner,
+) -> None:
+    """C-104. Found, a real one is as any other program: no layer, and the sandbox."""
+    secret = full.tree.secret
     script = (
         f"import os; p = {KEPT}; print(p, flush=True); os.execv(p, ['bash', '-c', "
         f"'{FILTERS}; "
@@ -182,7 +182,7 @@ def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: 
 
 
 @pytest.mark.parametrize("shell", ["$real", "./copy", "env -i /bin/bash", "setsid sh"])
-def test_no_other_shell_leads_out_of_the_layer(full: Fence, shell: str) -> None:
+def test_no_other_shell_leads_out_of_the_layer(full: SandboxRunner, shell: str) -> None:
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = shlex.join(["-c", shlex.join(calling(server))])
         script = (
@@ -191,7 +191,7 @@ def test_no_other_shell_leads_out_of_the_layer(full: Fence, shell: str) -> None:
         if shell in (
             "$real",
             "./copy",
-        ):  # the same by the agent itself, which is in the fence alone
+        ):  # the same by the agent itself, which is in the sandbox alone
             past = [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"]
             control = full.inside(past, "--intercept-shells")
             assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
@@ -201,11 +201,11 @@ def test_no_other_shell_leads_out_of_the_layer(full: Fence, shell: str) -> None:
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["by the agent", "by a shell"])
-def test_no_variable_and_no_name_chooses_another_shell(full: Fence, inside: bool) -> None:
+def test_no_variable_and_no_name_chooses_another_shell(full: SandboxRunner, inside: bool) -> None:
     """C-103."""
-    evil = full.ground.put(full.ground.project / "evil" / "bash", "#!/bin/cat\n", mode=0o755)
+    evil = full.tree.put(full.tree.project / "evil" / "bash", "#!/bin/cat\n", mode=0o755)
     for place in (evil.parent, Path("/usr/bin")):
-        full.ground.put(evil.parent / "usr" / "bin" / "bash", "#!/bin/cat\n", mode=0o755)
+        full.tree.put(evil.parent / "usr" / "bin" / "bash", "#!/bin/cat\n", mode=0o755)
         env = f"PADDOCK_SHELL_DIR={place}"
         words = ["/usr/bin/env", env, "/bin/bash", "-c", FILTERS]
         outcome = intercepted(full, *(["sh", "-c", shlex.join(words)] if inside else words))
@@ -213,7 +213,7 @@ def test_no_variable_and_no_name_chooses_another_shell(full: Fence, inside: bool
 
 
 @pytest.mark.parametrize("act", ["rm", "write", "mv", "mask", "umount"])
-def test_no_command_changes_the_layer_of_shells(full: Fence, act: str) -> None:
+def test_no_command_changes_the_layer_of_shells(full: SandboxRunner, act: str) -> None:
     place = "$(readlink -f /dev/.paddock-shell)"
     tries = {
         "rm": f"rm -f {place}/plan.json /dev/.paddock-shell {place}/usr/bin/bash",
@@ -258,12 +258,12 @@ os.execv("/bin/bash", sys.argv[2:])
     ],
 )  # fmt: skip
 def test_a_shell_that_can_not_be_closed_in_is_not_started(
-    full: Fence, layers: int, on_failure: str, name: str, code: int
+    full: SandboxRunner, layers: int, on_failure: str, name: str, code: int
 ) -> None:
-    """C-105. The kernel takes 16 layers of Landlock: the fence has one, and who starts the shell
+    """C-105. The kernel takes 16 layers of Landlock: the sandbox has one, and who starts the shell
     the rest.
     """
-    mark = full.ground.project / "mark"
+    mark = full.tree.project / "mark"
     words = [PYTHON, "-c", LAYERS, str(layers), name, "-c", f"echo > {mark}"]
     outcome = full.inside(words, *policy(full, f'network = "none"\non_failure = "{on_failure}"'))
     assert outcome.started, str(outcome)
@@ -271,7 +271,7 @@ def test_a_shell_that_can_not_be_closed_in_is_not_started(
     assert ("paddock:" in outcome.stderr) == (layers == 15), str(outcome)
 
 
-def test_descriptors_that_lead_further_do_not_come_along(full: Fence) -> None:
+def test_descriptors_that_lead_further_do_not_come_along(full: SandboxRunner) -> None:
     script = (
         "import os, socket, subprocess, sys\n"
         "s, (r, w), f = socket.socket(), os.pipe(), os.open('own.txt', os.O_RDONLY)\n"
@@ -286,7 +286,7 @@ def test_descriptors_that_lead_further_do_not_come_along(full: Fence) -> None:
     assert outcome.stdout == "piped\nclosed\nclosed\n", str(outcome)
 
 
-def test_a_socket_of_the_internet_is_no_stdin(full: Fence) -> None:
+def test_a_socket_of_the_internet_is_no_stdin(full: SandboxRunner) -> None:
     script = (
         "import socket, subprocess, sys\n"
         "s = socket.socket()\n"
@@ -297,7 +297,7 @@ def test_a_socket_of_the_internet_is_no_stdin(full: Fence) -> None:
     assert (outcome.exit_code, outcome.stdout) == (126, ""), str(outcome)
 
 
-def test_a_process_in_the_layer_does_not_reach_processes_outside_it(full: Fence) -> None:
+def test_a_process_in_the_layer_does_not_reach_processes_outside_it(full: SandboxRunner) -> None:
     """Their memory and environment: /proc is one for all of the run."""
     script = (
         "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', "
@@ -310,7 +310,7 @@ def test_a_process_in_the_layer_does_not_reach_processes_outside_it(full: Fence)
     assert "Permission denied" in outcome.stderr
 
 
-def test_rules_see_a_shell_by_its_own_path(full: Fence) -> None:
+def test_rules_see_a_shell_by_its_own_path(full: SandboxRunner) -> None:
     rules = (
         '[[rule]]\nid = "no-zap"\naction = "deny"\nexe = "/bin/bash"\nargv_contains = "zap"\n'
         '[[rule]]\nid = "no-id"\naction = "deny"\nexe_basename = "id"\nparent_exe = "/bin/bash"\n'
@@ -349,19 +349,19 @@ print(done.stdout + str(done.exit_code), len(asked))
 """
 
 
-def test_a_person_is_asked_once_about_one_shell(full: Fence) -> None:
+def test_a_person_is_asked_once_about_one_shell(full: SandboxRunner) -> None:
     rules = (
         '[[rule]]\nid = "ask"\naction = "ask"\nexe = "/bin/bash"\n'
         '[[rule]]\nid = "others"\naction = "allow"\nexe_glob = "/usr/**"\n'
     )
     path = policy(full, 'network = "none"', rules)[1]
     python = full.installation.paddock.with_name("python")
-    outcome = full.tester.run([python, "-c", ASKING, path, PYTHON, RUN], cwd=full.ground.project)
+    outcome = full.tester.run([python, "-c", ASKING, path, PYTHON, RUN], cwd=full.tree.project)
     assert outcome.stdout == "ran\n0 1\n", str(outcome)
 
 
-def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: Fence) -> None:
-    mark = full.ground.project / "mark"
+def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: SandboxRunner) -> None:
+    mark = full.tree.project / "mark"
     words = [PYTHON, "-c", f"open('{mark}', 'w')"]
     outcome = full.inside(words, *policy(full, 'write_globs = ["<cwd>/absent/**"]'))
     assert (outcome.exit_code, mark.exists()) == (125, False), str(outcome)
@@ -369,7 +369,7 @@ def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: Fence) -> No
     assert full.inside(words, *policy(full, 'write_globs = ["<cwd>/absent/**?"]')).exit_code == 0
 
 
-def test_a_plan_says_what_shells_lose(full: Fence) -> None:
+def test_a_plan_says_what_shells_lose(full: SandboxRunner) -> None:
     outcome = full.inside(
         ["true"], "--dry-run", *policy(full, 'network = "none"\nblock = ["ptrace"]')
     )
@@ -380,17 +380,17 @@ def test_a_plan_says_what_shells_lose(full: Fence) -> None:
     ), str(outcome)
 
 
-def test_without_namespaces_nothing_is_run(fence: Fence) -> None:
+def test_without_namespaces_nothing_is_run(sandbox: SandboxRunner) -> None:
     """C-115."""
-    mark = fence.ground.project / "mark"
-    for flags in (("--intercept-shells",), policy(fence, 'network = "none"')):
-        outcome = fence.inside([PYTHON, "-c", f"open('{mark}', 'w')"], *flags)
+    mark = sandbox.tree.project / "mark"
+    for flags in (("--intercept-shells",), policy(sandbox, 'network = "none"')):
+        outcome = sandbox.inside([PYTHON, "-c", f"open('{mark}', 'w')"], *flags)
         assert (outcome.exit_code, mark.exists()) == (125, False), str(outcome)
         assert "the landlock tier cannot intercept shells" in outcome.stderr
-    assert fence.inside([PYTHON, "-c", f"open('{mark}', 'w')"]).exit_code == 0
+    assert sandbox.inside([PYTHON, "-c", f"open('{mark}', 'w')"]).exit_code == 0
 
 
-def test_nothing_of_it_is_left_on_the_host_when_it_is_killed(full: Fence) -> None:
+def test_nothing_of_it_is_left_on_the_host_when_it_is_killed(full: SandboxRunner) -> None:
     """C-117."""
     shells = [Path("/bin/bash"), Path("/bin/sh")]
     before = [hashlib.sha256(shell.read_bytes()).digest() for shell in shells]
@@ -427,7 +427,7 @@ def _is_shell(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("profile", ["strict", "read-only", "dev"])
-def test_it_goes_with_every_profile(full: Fence, profile: str) -> None:
+def test_it_goes_with_every_profile(full: SandboxRunner, profile: str) -> None:
     outcome = full.inside(agent("bash", "-c", "echo up"), "--intercept-shells", profile=profile)
     assert (outcome.exit_code, outcome.stdout) == (0, "up\n"), str(outcome)
 
@@ -435,7 +435,7 @@ def test_it_goes_with_every_profile(full: Fence, profile: str) -> None:
 @pytest.mark.parametrize(
     "flags", [("--block-net",), ("--cow",), ("--allow-domain", "example.org"), ("-r", "/**")]
 )
-def test_it_goes_with_other_parts_of_the_fence(full: Fence, flags: tuple[str, ...]) -> None:
+def test_it_goes_with_other_parts_of_the_fence(full: SandboxRunner, flags: tuple[str, ...]) -> None:
     words = agent("bash", "-c", f"{FILTERS}; sh -c 'echo up'")
     outcome = full.inside_of_everything(words, "--intercept-shells", *flags)
     assert (outcome.exit_code, outcome.stdout.splitlines()[-1:]) == (0, ["up"]), str(outcome)

@@ -10,23 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence, Word
 from tests.support.installation import REPOSITORY
 from tests.support.network import MESSAGE, serving
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import SEARCH_PATH, Outcome
 from tests.system.shells.test_interception import FILTERS, PYTHON, agent, calling
 
 
 class Shims:
-    """Installed for the tester, in a directory of the ground."""
+    """Installed for the tester, in a directory of the tree."""
 
-    def __init__(self, fence: Fence) -> None:
-        self.fence = fence
-        self.dir = fence.ground.root / "shims"
+    def __init__(self, sandbox: SandboxRunner) -> None:
+        self.sandbox = sandbox
+        self.dir = sandbox.tree.root / "shims"
 
     def paddock(self, *words: Word) -> Outcome:
-        return self.fence.tester.run(
-            [self.fence.installation.paddock, "shims", *words], cwd=self.fence.ground.project
+        return self.sandbox.tester.run(
+            [self.sandbox.installation.paddock, "shims", *words], cwd=self.sandbox.tree.project
         )
 
     def run(
@@ -34,24 +34,24 @@ class Shims:
     ) -> Outcome:
         """With the links in front."""
         path = {"PATH": f"{self.dir}:{SEARCH_PATH}", **(env or {})}
-        return self.fence.tester.run(words, cwd=self.fence.ground.project, env=path, stdin=stdin)
+        return self.sandbox.tester.run(words, cwd=self.sandbox.tree.project, env=path, stdin=stdin)
 
 
 @pytest.fixture
-def shims(fence: Fence) -> Shims:
-    made = Shims(fence)
+def shims(sandbox: SandboxRunner) -> Shims:
+    made = Shims(sandbox)
     done = made.paddock("install", made.dir)
     assert done.exit_code == 0, str(done)
     return made
 
 
-def test_they_are_said_to_be_advice(fence: Fence) -> None:
+def test_they_are_said_to_be_advice(sandbox: SandboxRunner) -> None:
     """C-118, C-119."""
-    shims = Shims(fence)
+    shims = Shims(sandbox)
     done = shims.paddock("install", shims.dir)
     assert "advice, not a sandbox" in done.stdout, str(done)
     assert {"bash", "sh", "dash"} <= {entry.name for entry in shims.dir.iterdir()}
-    assert os.readlink(shims.dir / "bash") == str(fence.installation.core)
+    assert os.readlink(shims.dir / "bash") == str(sandbox.installation.core)
     status = shims.paddock("status", shims.dir)
     assert (status.exit_code, str(shims.dir) in status.stdout) == (0, True), str(status)
     assert shims.paddock("remove", shims.dir).exit_code == 0
@@ -60,9 +60,9 @@ def test_they_are_said_to_be_advice(fence: Fence) -> None:
     assert shims.paddock("remove", shims.dir).exit_code == 125
 
 
-def test_no_foreign_file_is_replaced(fence: Fence) -> None:
-    shims = Shims(fence)
-    own = fence.ground.put(shims.dir / "bash", "mine")
+def test_no_foreign_file_is_replaced(sandbox: SandboxRunner) -> None:
+    shims = Shims(sandbox)
+    own = sandbox.tree.put(shims.dir / "bash", "mine")
     done = shims.paddock("install", shims.dir)
     assert (done.exit_code, own.read_text()) == (125, "mine"), str(done)
     done = shims.paddock("install", "/bin")
@@ -73,10 +73,10 @@ def test_a_shell_found_by_path_has_the_policys_secrets_calls_and_variables_taken
     shims: Shims,
 ) -> None:
     """C-110, C-118."""
-    secret = shims.fence.tester.home / ".ssh" / "id_test"
+    secret = shims.sandbox.tester.home / ".ssh" / "id_test"
     secret.parent.mkdir(exist_ok=True)
     secret.write_text("secret\n")
-    shims.fence.tester.give(secret.parent)
+    shims.sandbox.tester.give(secret.parent)
     script = (
         f"grep Seccomp: /proc/self/status; cat {secret}; echo ${{GITHUB_TOKEN-none}}; "
         f"unshare -r true || echo refused"
@@ -114,8 +114,8 @@ def test_shells_below_add_nothing(shims: Shims) -> None:
 
 def test_where_the_real_shells_are(shims: Shims) -> None:
     """C-101, C-103, C-106, C-107."""
-    ground, mark = shims.fence.ground, shims.fence.ground.project / "mark"
-    other = ground.make(ground.root / "other")
+    tree, mark = shims.sandbox.tree, shims.sandbox.tree.project / "mark"
+    other = tree.make(tree.root / "other")
     (other / "bash").symlink_to("/bin/bash")
 
     def chosen(place: Path, *words: str) -> Outcome:
@@ -129,11 +129,11 @@ def test_where_the_real_shells_are(shims: Shims) -> None:
         126,
         True,
     ), str(circle)
-    evil = ground.put(ground.root / "evil" / "bash", f"#!/bin/sh\necho > {mark}\n", mode=0o755)
+    evil = tree.put(tree.root / "evil" / "bash", f"#!/bin/sh\necho > {mark}\n", mode=0o755)
     inside = shims.run("bash", "-c", f"PADDOCK_SHELL_DIR={evil.parent} bash -c 'echo real'")
     assert inside.stdout == "real\n", str(inside)
     assert not mark.exists()
-    core = shims.fence.installation.core
+    core = shims.sandbox.installation.core
     assert (
         shims.run(core, "--version", "--verbose").stdout.splitlines()[1]
         == "real shells: /bin/shells"
@@ -143,7 +143,7 @@ def test_where_the_real_shells_are(shims: Shims) -> None:
 @pytest.mark.parametrize("broken", ["missing", "not JSON", "another user's"])
 def test_without_something_to_apply_no_shell_is_started(shims: Shims, broken: str) -> None:
     """C-105."""
-    plan, mark = shims.dir / "plan.json", shims.fence.ground.project / "mark"
+    plan, mark = shims.dir / "plan.json", shims.sandbox.tree.project / "mark"
     text = plan.read_text()
     match broken:
         case "missing":
@@ -151,7 +151,7 @@ def test_without_something_to_apply_no_shell_is_started(shims: Shims, broken: st
         case "not JSON":
             plan.write_text(text[:-1])
         case _:
-            uid = f'\\"uid\\":{shims.fence.tester.uid}'
+            uid = f'\\"uid\\":{shims.sandbox.tester.uid}'
             assert uid in text
             plan.write_text(text.replace(uid, '\\"uid\\":4242'))
     for name in ("bash", "sh"):
@@ -163,30 +163,30 @@ def test_without_something_to_apply_no_shell_is_started(shims: Shims, broken: st
 @pytest.mark.parametrize("lacking", [["--no-landlock", "38"], ["--no-seccomp", "1"]])
 def test_on_a_kernel_that_can_not_no_shell_is_started(shims: Shims, lacking: list[str]) -> None:
     """C-105."""
-    mark = shims.fence.ground.project / "mark"
+    mark = shims.sandbox.tree.project / "mark"
     words: list[Word] = [shims.dir / "bash", "-c", f"echo > {mark}"]
-    outcome = shims.run(shims.fence.programs.oldkernel, *lacking, "--", *words)
+    outcome = shims.run(shims.sandbox.programs.oldkernel, *lacking, "--", *words)
     assert (outcome.exit_code, mark.exists()) == (126, False), str(outcome)
     assert shims.run(*words).exit_code == 0
 
 
 def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shells_do_not(
-    fence: Fence,
+    sandbox: SandboxRunner,
 ) -> None:
-    """C-110: the fence around holds, and the links add to it."""
-    shims = Shims(fence)
+    """C-110: the sandbox around holds, and the links add to it."""
+    shims = Shims(sandbox)
     assert shims.paddock("install", shims.dir, "--in-run").exit_code == 0
-    places = (f"{shims.dir}/**", f"{fence.installation.core.parent}/**")
+    places = (f"{shims.dir}/**", f"{sandbox.installation.core.parent}/**")
     flags = ("-r", places[0], "-r", places[1], "--env", f"PATH={shims.dir}:{SEARCH_PATH}")
-    outcome = fence.inside(agent("bash", "-c", f"{FILTERS}; cat {fence.ground.secret}"), *flags)
+    outcome = sandbox.inside(agent("bash", "-c", f"{FILTERS}; cat {sandbox.tree.secret}"), *flags)
     assert outcome.stdout == "Seccomp_filters:\t3\n", str(outcome)
     assert "Permission denied" in outcome.stderr
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = calling(server)
         for words in (agent(*called), agent("/bin/bash", "-c", shlex.join(called))):
-            control = fence.inside(words, *flags)
+            control = sandbox.inside(words, *flags)
             assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
-        outcome = fence.inside(agent("bash", "-c", shlex.join(called)), *flags)
+        outcome = sandbox.inside(agent("bash", "-c", shlex.join(called)), *flags)
         assert (outcome.exit_code, server.heard()) == (1, []), str(outcome)
 
 
@@ -194,8 +194,8 @@ def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object
     """C-120."""
     table = (REPOSITORY / "docs" / "keep-shells-offline.md").read_text()
     rows = re.findall(r"^\| (`.*?`.*?) \| (yes|no) \| (yes|no) \|$", table, re.M)
-    script = shims.fence.ground.put(
-        shims.fence.ground.project / "script.sh",
+    script = shims.sandbox.tree.put(
+        shims.sandbox.tree.project / "script.sh",
         "#!/bin/bash\ngrep Seccomp_filters: /proc/self/status\n",
         mode=0o755,
     )
@@ -207,9 +207,9 @@ def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object
     }
     assert [row[0] for row in rows] == list(ways)
     flags = ("--tier", "full")
-    plain = {way: shims.fence.inside(agent(*words), *flags).stdout for way, words in ways.items()}
+    plain = {way: shims.sandbox.inside(agent(*words), *flags).stdout for way, words in ways.items()}
     for way, by_mounts, by_path in rows:
-        mounted = shims.fence.inside(agent(*ways[way]), *flags, "--intercept-shells").stdout
+        mounted = shims.sandbox.inside(agent(*ways[way]), *flags, "--intercept-shells").stdout
         linked = shims.run(*agent(*ways[way])).stdout
         found = (mounted != plain[way], linked != "Seccomp_filters:\t0\n")
         assert found == (by_mounts == "yes", by_path == "yes"), (way, mounted, linked)

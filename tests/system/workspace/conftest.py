@@ -13,8 +13,8 @@ from tests.support import cow as support
 from tests.support.features import need
 from tests.support.installation import Installation
 from tests.support.saved_state import remove
-from tests.support.test_tree import Ground
 from tests.support.tester import Tester
+from tests.support.tree import ProjectTree
 
 _TRY = (
     "from tests.support import overlay; overlay.enter_namespaces(); "
@@ -43,9 +43,9 @@ def _bench(tester: Tester, installation: Installation) -> Iterator[support.Workb
 
 @pytest.fixture
 def cow(
-    tester: Tester, installation: Installation, bench: support.Workbench, ground: Ground
+    tester: Tester, installation: Installation, bench: support.Workbench, tree: ProjectTree
 ) -> Iterator[support.Cow]:
-    made = support.Cow(tester=tester, installation=installation, bench=bench, ground=ground)
+    made = support.Cow(tester=tester, installation=installation, bench=bench, tree=tree)
     yield made
     for name in made.made:
         remove(made.store / name)

@@ -1,5 +1,5 @@
 """Random histories full of renamed directories; runs with Python's own library alone, in a plain
-copy or in the fence.
+copy or in the sandbox.
 
     moves.py grow ROOT FIRST COUNT    what the workspace has before
     moves.py act ROOT FIRST COUNT     what the command does; prints the answer to each of its acts

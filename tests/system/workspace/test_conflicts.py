@@ -4,7 +4,7 @@ lost.
 
 from __future__ import annotations
 
-from tests.support.cow import SUPPORT, Cow, tree
+from tests.support.cow import SUPPORT, Cow, tree_entries
 
 # What the session did to a file, and what the host did meanwhile → what diff says. No entry: no
 # change is left.
@@ -78,18 +78,18 @@ def test_every_meeting_of_two_changes(cow: Cow) -> None:
     found = {pair: shown.get(f"{cell(*pair)}/f") for pair in cells}
     assert found == {pair: expected(*pair) for pair in cells}
 
-    before = tree(cow.workspace)
-    upper = tree(cow.upper(cow.made[0])).keys()
+    before = tree_entries(cow.workspace)
+    upper = tree_entries(cow.upper(cow.made[0])).keys()
     applied = cow.paddock("apply")
     assert applied.exit_code == 1
     assert "changed on the host since the session started" in applied.stdout
-    after = tree(cow.workspace)
+    after = tree_entries(cow.workspace)
     for session, host in cells:
         place = cell(session, host)
         if "!" in (expected(session, host) or "!"):
             kept = {path: entry for path, entry in before.items() if path.startswith(f"{place}/")}
             assert {path: entry for path, entry in after.items() if path in kept} == kept, place
-    assert tree(cow.upper(cow.made[0])).keys() == upper, "the session keeps what it has"
+    assert tree_entries(cow.upper(cow.made[0])).keys() == upper, "the session keeps what it has"
     assert {path: what for path, what in shown.items() if "!" in what} == cow.diff(), (
         "only the conflicts are left"
     )
@@ -112,7 +112,7 @@ def test_overwrite_is_for_named_paths_and_keeps_the_hosts_version(cow: Cow) -> N
     assert not (cow.workspace / "d").exists()
     kept = {
         name: entry[-1]
-        for name, entry in tree(cow.store / session / "kept").items()
+        for name, entry in tree_entries(cow.store / session / "kept").items()
         if entry[0] == "file"
     }
     assert {name.partition("/")[2]: content for name, content in kept.items()} == {
@@ -165,7 +165,7 @@ def test_what_the_host_put_into_a_directory_that_the_session_removed_stays(cow: 
     assert shown["d/old"] == "deleted"
     assert shown["e/old"] == "deleted!blocked", "a directory is replaced as a whole or not at all"
     assert cow.paddock("apply").exit_code == 1
-    left = tree(cow.workspace)
+    left = tree_entries(cow.workspace)
     assert {"d/theirs", "e/old", "e/theirs"} <= set(left)
     assert "d/old" not in left
 
@@ -181,7 +181,7 @@ def test_a_directory_that_the_host_removed_is_a_conflict_and_comes_back_only_by_
     assert cow.paddock("apply").exit_code == 1
     assert not (cow.workspace / "d").exists()
     assert cow.paddock("apply", "--overwrite", "d/a").exit_code == 0
-    assert set(tree(cow.workspace / "d")) == {"a"}
+    assert set(tree_entries(cow.workspace / "d")) == {"a"}
 
 
 def test_a_session_that_goes_on_after_an_apply_meets_its_own_files_and_no_conflict(
@@ -212,7 +212,11 @@ def test_a_selection_brings_the_directories_it_needs_and_nothing_else(cow: Cow) 
         "mkdir -p n/m; echo a > n/m/a; echo b > n/m/b; echo c > n/c; rm -r was; echo file > was"
     )
     assert cow.paddock("apply", "n/m/a").exit_code == 0
-    assert {name for name in tree(cow.workspace) if name.startswith("n")} == {"n", "n/m", "n/m/a"}
+    assert {name for name in tree_entries(cow.workspace) if name.startswith("n")} == {
+        "n",
+        "n/m",
+        "n/m/a",
+    }
     blocked = cow.paddock("apply", "was/file")
     assert blocked.exit_code == 1
     assert "apply skips was" in blocked.stdout
@@ -248,12 +252,12 @@ def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:
     cow.put("b", "1\n")
     cow.session("echo 2 > a; echo 2 > b; echo 2 > c")
     cow.put("b", "host\n")
-    before = tree(cow.workspace)
+    before = tree_entries(cow.workspace)
     shown = cow.paddock("apply", "--dry-run")
     assert shown.exit_code == 1
     assert (
         "would apply: changed  a\nwould apply: added    c\n"
         "skipped (conflict): changed  b: changed on" in shown.stdout
     )
-    assert tree(cow.workspace) == before
+    assert tree_entries(cow.workspace) == before
     assert not (cow.store / cow.made[0] / "applied.jsonl").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import Cow, tree_entries
 
 NAMES = (
     b"new\nline",
@@ -163,8 +163,8 @@ def test_a_link_in_upper_is_not_followed_either(cow: Cow) -> None:
     session = cow.session("mkdir d; echo fine > d/f")
     upper = cow.upper(session)
     (upper / "d").rename(upper / "aside")
-    (upper / "d").symlink_to(cow.ground.outside)
+    (upper / "d").symlink_to(cow.tree.outside)
     assert cow.diff(session) == {"aside": "added", "aside/f": "added", "d": "added"}
     assert cow.paddock("apply").exit_code == 0
     assert (cow.workspace / "d").is_symlink()
-    assert not [path for path in tree(cow.workspace) if path.startswith("d/")]
+    assert not [path for path in tree_entries(cow.workspace) if path.startswith("d/")]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import Cow, tree_entries
 from tests.support.waiting import wait_for
 
 FULL = """
@@ -83,14 +83,14 @@ def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> 
             process.wait()
         names = {
             path: entry
-            for path, entry in tree(cow.workspace / "d").items()
+            for path, entry in tree_entries(cow.workspace / "d").items()
             if not path.startswith(".paddock-")
         }
         assert {entry[-1] for entry in names.values()} <= {b"old\n", b"new\n"}, (
             "each file is the old or the new one"
         )
     assert cow.paddock("apply", session).exit_code == 0
-    found = tree(cow.workspace / "d")
+    found = tree_entries(cow.workspace / "d")
     assert len(found) == 800
     assert {entry[-1] for entry in found.values()} == {b"new\n"}
     assert cow.diff() == {}
@@ -105,13 +105,13 @@ def test_discard_sweeps_what_an_interrupted_apply_left_in_the_workspace(cow: Cow
         wait_for(lambda: any((cow.workspace / "d").glob(".paddock-*")), "it has begun")
         process.kill()
         process.wait()
-    left = [name for name in tree(cow.workspace / "d") if name.startswith(".paddock-")]
+    left = [name for name in tree_entries(cow.workspace / "d") if name.startswith(".paddock-")]
     shown = cow.paddock("diff", "--stat")
     assert not left or "an earlier `paddock apply` of this session was interrupted" in shown.stderr
     assert not left or "apply interrupted" in cow.paddock("sessions").stdout
     assert ".paddock-" not in shown.stdout
     assert cow.paddock("discard").exit_code == 0
-    assert {name for name in tree(cow.workspace / "d") if not name.isdigit()} == set()
+    assert {name for name in tree_entries(cow.workspace / "d") if not name.isdigit()} == set()
 
 
 def test_two_applies_at_once_do_not_meet(cow: Cow) -> None:
@@ -123,4 +123,4 @@ def test_two_applies_at_once_do_not_meet(cow: Cow) -> None:
     ):
         ends = sorted(process.wait() for process in (one, other))
     assert ends in ([0, 0], [0, 125]), "the second is refused, or finds nothing to do"
-    assert len(tree(cow.workspace)) == 301
+    assert len(tree_entries(cow.workspace)) == 301

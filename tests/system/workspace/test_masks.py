@@ -96,7 +96,7 @@ def test_a_file_that_the_host_creates_is_not_seen(cow: Cow, large: bool) -> None
 
 def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
     cow.host("mkdir -p conf; for i in $(seq 300); do mkdir -p many/$i; done")
-    policy = cow.ground.root / "deny.toml"
+    policy = cow.tree.root / "deny.toml"
     deny = [
         f"{cow.workspace}/conf/token",
         f"{cow.workspace}/conf/keys/**",

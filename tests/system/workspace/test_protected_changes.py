@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import Cow, tree_entries
 
 
 def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
@@ -26,7 +26,7 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
     assert {path for path, what in shown.items() if what.endswith("!protected")} == kept
     for words in ([], ["."], ["sub", ".git"]):
         assert cow.paddock("apply", *words).exit_code == 1
-    assert {path for path in tree(cow.workspace) if path in kept} == {".git/config"}
+    assert {path for path in tree_entries(cow.workspace) if path in kept} == {".git/config"}
     assert (cow.workspace / ".git" / "config").read_text() == "mine\n"
     assert (cow.workspace / "sub" / "fine").exists()
     assert cow.paddock("apply", ".envrc", "sub/.vscode/tasks.json").exit_code == 0
@@ -165,7 +165,7 @@ def test_a_protected_name_keeps_the_directory_that_the_session_removed(cow: Cow)
     cow.put("sub/other", "mine\n")
     cow.session("rm -r sub")
     assert cow.paddock("apply").exit_code == 1
-    assert set(tree(cow.workspace / "sub")) == {".envrc"}
+    assert set(tree_entries(cow.workspace / "sub")) == {".envrc"}
     assert cow.paddock("apply", "sub/.envrc").exit_code == 0
     assert cow.paddock("apply").exit_code == 0
     assert not (cow.workspace / "sub").exists()
@@ -240,7 +240,7 @@ exit 0
 
 
 def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
-    mark = cow.ground.make(cow.ground.outside / "marks")
+    mark = cow.tree.make(cow.tree.outside / "marks")
     script = f"TMP=$(mktemp -d)\n{_AS_A_SUBMODULE}"
     cow.host(f"{_WHO}git init -q -b main .; git commit -q --allow-empty -m one")
     assert cow.run("sh", "-c", f"MARK={mark}/session\n{script}").exit_code == 0
@@ -260,7 +260,7 @@ def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
 
 
 def test_a_link_in_a_bare_repository_is_not_applied(cow: Cow) -> None:
-    victim = cow.ground.put(cow.ground.outside / "bashrc", "mine\n")
+    victim = cow.tree.put(cow.tree.outside / "bashrc", "mine\n")
     cow.host(
         f"{_WHO}git init -q -b main s; git -C s commit -q --allow-empty -m one; "
         f"git clone -q --bare s .bare;"

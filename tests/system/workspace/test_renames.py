@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.cow import SUPPORT, Cow, tree
+from tests.support.cow import SUPPORT, Cow, tree_entries
 from tests.support.features import need
 from tests.support.tester import Outcome
 
@@ -31,10 +31,10 @@ def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_a
     )
     assert grown.exit_code == 0, grown
     plain = cow.workspace.with_name("plain")
-    copied = cow.tester.run(["cp", "-a", cow.workspace, plain], cwd=cow.ground.root)
+    copied = cow.tester.run(["cp", "-a", cow.workspace, plain], cwd=cow.tree.root)
     assert copied.exit_code == 0, copied
     natural = cow.tester.run(["python3", script, "act", plain, str(SEED), number])
-    before = tree(cow.workspace)
+    before = tree_entries(cow.workspace)
     fenced = cow.run(
         "python3", script, "act", ".", str(SEED), number, flags=["-r", f"{cow.bench.directory}/**"]
     )
@@ -48,10 +48,10 @@ def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_a
         for answer in history
     )
     assert moved > 200
-    assert tree(cow.workspace) == before
+    assert tree_entries(cow.workspace) == before
     applied = cow.paddock("apply", cow.only_session())
     assert applied.exit_code == 0, applied
-    wanted_tree, found = tree(plain), tree(cow.workspace)
+    wanted_tree, found = tree_entries(plain), tree_entries(cow.workspace)
     for path in sorted({*wanted_tree, *found}):
         assert without_time(found.get(path)) == without_time(wanted_tree.get(path)), path
     assert cow.diff() == {}
@@ -73,7 +73,7 @@ def grow(cow: Cow) -> None:
 
 def look(cow: Cow) -> dict[str, tuple[Any, ...]]:
     """With the times of directories, which a rename keeps."""
-    found = tree(cow.workspace)
+    found = tree_entries(cow.workspace)
     for path, entry in found.items():
         if entry[0] == "directory":
             found[path] = (*entry, (cow.workspace / path).stat().st_mtime_ns)
@@ -117,7 +117,7 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(
     for path, entry in before.items():
         if path.startswith("old/") and entry[0] != "directory":
             assert after["new" + path[3:]] == entry, path
-    # a control: the same words, the same directory, no fence and no copy
+    # a control: the same words, the same directory, no sandbox and no copy
     cow.host("mv -T new old; rm -rf new; git reset -q 2> /dev/null || true")
     alone = cow.tester.run(words, cwd=cow.workspace)
     assert alone.exit_code == 0, alone
@@ -353,5 +353,5 @@ def test_the_supervisor_is_there_for_signals_while_a_large_tree_is_moved(cow: Co
     assert len(list((cow.workspace / "d").iterdir())) == 3000
     for name in cow.made:
         assert cow.paddock("apply", name).exit_code == 0
-        moved = [path for path in tree(cow.workspace) if path.count("/") == 1]
+        moved = [path for path in tree_entries(cow.workspace) if path.count("/") == 1]
         assert len(moved) == 3000, "nothing is lost, wherever it was"

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.features import need_root
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 
 
 @contextmanager
-def overlay_at(place: Path, full: Fence) -> Iterator[None]:
+def overlay_at(place: Path, full: SandboxRunner) -> Iterator[None]:
     """A file system that no overlay takes for its changes: another overlay."""
     need_root()
-    layers = [full.ground.make(full.ground.root / name) for name in ("lower", "upper", "work")]
+    layers = [full.tree.make(full.tree.root / name) for name in ("lower", "upper", "work")]
     assert full.tester.run(["mkdir", "-p", place]).exit_code == 0, (
         "what is above it is the tester's, too"
     )
@@ -27,19 +27,19 @@ def overlay_at(place: Path, full: Fence) -> Iterator[None]:
         subprocess.run(["umount", place], check=True)
 
 
-def test_where_no_overlay_can_be_made_nothing_runs(full: Fence) -> None:
+def test_where_no_overlay_can_be_made_nothing_runs(full: SandboxRunner) -> None:
     store = full.tester.home / ".local" / "state" / "paddock" / "sessions"
     with overlay_at(store, full):
         done = full.inside(["sh", "-c", "echo started; echo x > made"], "--cow")
         assert (done.exit_code, done.stdout) == (125, ""), str(done)
-        assert f"cannot mount a copy over {full.ground.project}" in done.stderr
+        assert f"cannot mount a copy over {full.tree.project}" in done.stderr
         assert "run without --cow" in done.stderr
         assert not list(store.iterdir()), "nothing is left of it"
-    assert not (full.ground.project / "made").exists()
+    assert not (full.tree.project / "made").exists()
     assert full.inside(["sh", "-c", "echo started; echo x > made"], "--cow").started
 
 
-def test_two_copies_of_one_workspace_do_not_meet(full: Fence) -> None:
+def test_two_copies_of_one_workspace_do_not_meet(full: SandboxRunner) -> None:
     script = "echo started; echo mine > file; cat file; read -r end; cat file; ls"
     with full.starting(["sh", "-c", script], "--cow", stdin=subprocess.PIPE) as first:
         assert first.stdout is not None
@@ -52,11 +52,11 @@ def test_two_copies_of_one_workspace_do_not_meet(full: Fence) -> None:
         assert (second.exit_code, second.stdout) == (0, "started\nown.txt\n"), str(second)
         print(file=first.stdin, flush=True)
         assert first.stdout.read() == "mine\nfile\nown.txt\n"
-    assert not (full.ground.project / "file").exists()
+    assert not (full.tree.project / "file").exists()
 
 
-def test_a_workspace_inside_a_denied_place_is_refused(full: Fence) -> None:
-    for place in (full.ground.project, full.ground.root):
+def test_a_workspace_inside_a_denied_place_is_refused(full: SandboxRunner) -> None:
+    for place in (full.tree.project, full.tree.root):
         for flags in ((), ("--cow",)):
             done = full.inside(["sh", "-c", "echo started"], *flags, "--deny", str(place))
             assert (done.exit_code, done.stdout) == (125, ""), str(done)

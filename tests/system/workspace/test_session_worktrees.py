@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 from tests.support.features import need_program
-from tests.support.fence import Fence
+from tests.support.sandbox import SandboxRunner
 from tests.support.session_program import play
 
 NETWORK = '[meta]\ninherit = "ai-agent"\n[network]\nmode = "none"\n'
@@ -52,7 +52,7 @@ async with AsyncExitStack() as held:
 """
 
 
-def _git(fence: Fence, *words: str) -> str:
+def _git(sandbox: SandboxRunner, *words: str) -> str:
     settings = [
         "-c",
         "user.name=a",
@@ -61,25 +61,25 @@ def _git(fence: Fence, *words: str) -> str:
         "-c",
         "init.defaultBranch=main",
     ]
-    done = fence.outside([need_program("git"), *settings, *words])
+    done = sandbox.outside([need_program("git"), *settings, *words])
     assert done.exit_code == 0, str(done)
     return done.stdout
 
 
-def _repository(fence: Fence) -> Path:
-    top = fence.ground.root / "repository"
+def _repository(sandbox: SandboxRunner) -> Path:
+    top = sandbox.tree.root / "repository"
     for name, text in {"server.py": SERVER, "read.py": READ}.items():
-        fence.ground.put(top / name, text)
-    _git(fence, "init", "-q", str(top))
-    _git(fence, "-C", str(top), "add", "-A")
-    _git(fence, "-C", str(top), "commit", "-qm", "first")
+        sandbox.tree.put(top / name, text)
+    _git(sandbox, "init", "-q", str(top))
+    _git(sandbox, "-C", str(top), "add", "-A")
+    _git(sandbox, "-C", str(top), "commit", "-qm", "first")
     return top
 
 
-def test_ten_serve_the_same_port_and_are_merged(full: Fence) -> None:
+def test_ten_serve_the_same_port_and_are_merged(full: SandboxRunner) -> None:
     """H-001 H-004 H-006"""
     top, count = _repository(full), 10
-    policy = full.ground.put(full.ground.root / "policy" / "paddock.toml", NETWORK)
+    policy = full.tree.put(full.tree.root / "policy" / "paddock.toml", NETWORK)
     told = play(full, SCENE, workspace=str(top), policy=str(policy), port=8000, count=count)
     assert told == [[[f"topic-{number}", 0, ""]] for number in range(count)]
     for number in range(count):
@@ -91,7 +91,7 @@ def test_ten_serve_the_same_port_and_are_merged(full: Fence) -> None:
     assert sorted(log) == sorted(["first", *(f"topic-{number}" for number in range(count))])
 
 
-def test_on_the_hosts_network_they_would_collide(full: Fence) -> None:
+def test_on_the_hosts_network_they_would_collide(full: SandboxRunner) -> None:
     """The control."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -112,27 +112,29 @@ async with Sandbox(**options, worktree="topic") as box:
 """
 
 
-def test_filters_of_the_repository_do_not_run_outside(fence: Fence) -> None:
+def test_filters_of_the_repository_do_not_run_outside(sandbox: SandboxRunner) -> None:
     """In the landlock tier a command can write the configuration of the repository."""
-    top, marker = _repository(fence), fence.ground.outside / "escaped"
-    fence.ground.put(top / ".gitattributes", "* filter=x\n")
-    fence.ground.put(top / ".envrc", "protected\n")
-    _git(fence, "-C", str(top), "add", "-A")
-    _git(fence, "-C", str(top), "commit", "-qm", "attributes")
+    top, marker = _repository(sandbox), sandbox.tree.outside / "escaped"
+    sandbox.tree.put(top / ".gitattributes", "* filter=x\n")
+    sandbox.tree.put(top / ".envrc", "protected\n")
+    _git(sandbox, "-C", str(top), "add", "-A")
+    _git(sandbox, "-C", str(top), "commit", "-qm", "attributes")
     names = [".envrc", ".gitattributes", "inside", "read.py", "server.py"]
-    told = play(fence, PLANTED.format(marker=marker), workspace=str(top), profile="ai-agent")
+    told = play(sandbox, PLANTED.format(marker=marker), workspace=str(top), profile="ai-agent")
     assert told == [[True], [names], ["protected\n"]], told
     assert (top / "planted").exists()
     assert not marker.exists()
-    status = _git(fence, "-C", f"{top}.worktrees/topic", "status", "--porcelain")
+    status = _git(sandbox, "-C", f"{top}.worktrees/topic", "status", "--porcelain")
     assert status == "?? inside\n"
-    _git(fence, "-C", str(top), "worktree", "add", "-q", f"{top}.control")
+    _git(sandbox, "-C", str(top), "worktree", "add", "-q", f"{top}.control")
     assert marker.exists(), "control: git of the host runs the filter"
 
 
-def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(full: Fence) -> None:
+def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(
+    full: SandboxRunner,
+) -> None:
     top = _repository(full)
-    full.ground.put(top / ".envrc", "protected\n")
+    full.tree.put(top / ".envrc", "protected\n")
     _git(full, "-C", str(top), "add", "-A")
     _git(full, "-C", str(top), "commit", "-qm", "names")
     body = """
@@ -147,7 +149,7 @@ def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(full:
     assert told == [["protected\nnames\n"]] * 2, told
 
 
-def test_git_that_does_not_end_is_reported(full: Fence) -> None:
+def test_git_that_does_not_end_is_reported(full: SandboxRunner) -> None:
     top = _repository(full)
     (top / ".git" / "HEAD").rename(top / ".git" / "old")
     os.mkfifo(top / ".git" / "HEAD")

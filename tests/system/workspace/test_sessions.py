@@ -10,7 +10,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import Cow, tree_entries
 from tests.support.waiting import wait_for
 
 
@@ -43,7 +43,7 @@ def test_without_a_name_the_session_of_this_directory_is_meant(cow: Cow) -> None
     one = cow.session("mkdir sub; echo 1 > sub/f")
     assert cow.paddock("apply", "sub").exit_code == 0
     assert cow.paddock("diff", cwd=cow.workspace / "sub").exit_code == 0
-    elsewhere = cow.paddock("diff", cwd=cow.ground.outside)
+    elsewhere = cow.paddock("diff", cwd=cow.tree.outside)
     assert elsewhere.exit_code == 125
     two = cow.session("echo 2 > g")
     assert cow.diff() == {"g": "added"}, "to look at, the newest"
@@ -132,7 +132,7 @@ def test_a_workspace_that_is_another_directory_now_is_refused(cow: Cow) -> None:
     aside = cow.workspace.with_name("moved")
     cow.workspace.rename(aside)
     for command in ("diff", "apply"):
-        missing = cow.paddock(command, session, cwd=cow.ground.root)
+        missing = cow.paddock(command, session, cwd=cow.tree.root)
         assert missing.exit_code == 125
         assert "cannot open the workspace" in missing.stderr
     shutil.copytree(aside, cow.workspace)
@@ -157,14 +157,14 @@ def test_a_reboot_may_give_the_disk_another_number(cow: Cow) -> None:
 
 
 def test_discard_leaves_nothing_and_touches_no_workspace(cow: Cow) -> None:
-    before = tree(cow.workspace)
+    before = tree_entries(cow.workspace)
     session = cow.session(
         "mkdir -p a/b/c; touch a/b/c/d; chmod 000 a/b/c a/b a; ln -s / root; rm own.txt"
     )
     assert os.listdir(cow.store / session / "work") == ["work"]
     assert cow.paddock("discard").exit_code == 0
     assert not [name for name in os.listdir(cow.store) if session in name]
-    assert tree(cow.workspace) == before
+    assert tree_entries(cow.workspace) == before
     again = cow.paddock("discard", session)
     assert again.exit_code == 125
     assert f"the session {session} does not exist" in again.stderr
@@ -203,12 +203,12 @@ def test_a_name_that_is_no_session_id_reaches_no_file(cow: Cow) -> None:
     session = cow.session("echo 1 > f")
     (cow.store / "inner" / "upper").mkdir(parents=True)
     cow.tester.give(cow.store)
-    before = set(tree(cow.store.parent))
+    before = set(tree_entries(cow.store.parent))
     for name in ("..", f"../sessions/{session}", ".", "inner/upper", "-", "x" * 100, ""):
         shown = cow.paddock("discard", "--", name)
         assert shown.exit_code == 125
         assert "does not exist" in shown.stderr
-    assert set(tree(cow.store.parent)) == before
+    assert set(tree_entries(cow.store.parent)) == before
     cow.made.append("inner")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import stat
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import Cow, tree_entries
 
 
 def test_every_kind_of_change_is_shown_and_applied(cow: Cow) -> None:
@@ -35,7 +35,7 @@ def test_every_kind_of_change_is_shown_and_applied(cow: Cow) -> None:
     applied = cow.paddock("apply")
     assert applied.exit_code == 0, applied
     assert not cow.diff()
-    found = tree(cow.workspace)
+    found = tree_entries(cow.workspace)
     assert set(found) == {
         "own.txt", "edit", "mode", "renamed", "d", "d/keep", "old", "old/a", "new", "new/deep",
         "new/deep/file", "link",
@@ -48,9 +48,9 @@ def test_every_kind_of_change_is_shown_and_applied(cow: Cow) -> None:
 
 
 def test_a_directory_in_place_of_a_link_does_not_lead_out_of_the_workspace(cow: Cow) -> None:
-    outside = cow.ground.outside
-    before = tree(outside)
-    cow.host(f"ln -s {outside} d; ln -s {cow.ground.secret} f")
+    outside = cow.tree.outside
+    before = tree_entries(outside)
+    cow.host(f"ln -s {outside} d; ln -s {cow.tree.secret} f")
     cow.session(
         "rm d f; mkdir d; echo evil > d/secret.txt; echo evil > d/authorized_keys; echo evil > f"
     )
@@ -65,16 +65,16 @@ def test_a_directory_in_place_of_a_link_does_not_lead_out_of_the_workspace(cow: 
     assert (outside / "control").exists()
     (outside / "control").unlink()
     assert cow.paddock("apply").exit_code == 0
-    assert tree(outside) == before
+    assert tree_entries(outside) == before
     assert not (cow.workspace / "d").is_symlink()
     assert (cow.workspace / "d" / "secret.txt").read_text() == "evil\n"
     assert not (cow.workspace / "f").is_symlink()
 
 
 def test_a_new_link_is_applied_as_a_link(cow: Cow) -> None:
-    cow.session(f"ln -s {cow.ground.secret} out; ln -s nowhere dangling")
+    cow.session(f"ln -s {cow.tree.secret} out; ln -s nowhere dangling")
     assert cow.paddock("apply").exit_code == 0
-    assert os.readlink(cow.workspace / "out") == str(cow.ground.secret)
+    assert os.readlink(cow.workspace / "out") == str(cow.tree.secret)
     assert os.readlink(cow.workspace / "dangling") == "nowhere"
 
 
@@ -96,7 +96,7 @@ def test_below_a_replaced_directory_every_old_name_is_deleted_at_any_depth(cow: 
         "d/s/t/new": "added",
     }
     assert cow.paddock("apply").exit_code == 0
-    assert {name for name in tree(cow.workspace) if name.startswith("d/")} == {
+    assert {name for name in tree_entries(cow.workspace) if name.startswith("d/")} == {
         "d/s",
         "d/s/t",
         "d/s/t/new",

@@ -1,4 +1,4 @@
-"""What the core observed is judged, and what would fail without the fence too is left out."""
+"""What the core observed is judged, and what would fail without the sandbox too is left out."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ _GLOB = re.compile(r"[*?]|\[.*\]")
 _LOG = '#!/bin/sh\n{ printf \'%s\\037\' "${0##*/}" "$@"; printf \'\\036\'; } >>"$CALLS/$$"\n'
 
 
-class Ground:
+class LoggedShell:
     """A directory with programs that log how they were called."""
 
     def __init__(self, place: Path, shell: str) -> None:
@@ -155,9 +155,9 @@ def is_open(reading: Reading) -> bool:
     )
 
 
-def hidden(text: str, ground: Ground, dialect: Dialect) -> list[tuple[str, ...]] | None:
+def hidden(text: str, logged_shell: LoggedShell, dialect: Dialect) -> list[tuple[str, ...]] | None:
     """What runs and the judge does not list; None: the judge does not claim to know."""
-    reading = read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=dialect)
+    reading = read(text, cwd=str(logged_shell.cwd), home="/dev/null/nowhere", dialect=dialect)
     if is_open(reading):
         return None
     assert reading.line is not None
@@ -166,7 +166,10 @@ def hidden(text: str, ground: Ground, dialect: Dialect) -> list[tuple[str, ...]]
         for command in reading.line.commands
     }
     listed = {(os.path.basename(words[0]), *words[1:]) for words in listed if words}
-    ran = [tuple(_PROCESS.sub("/dev/fd/N", word) for word in call) for call in ground.started(text)]
+    ran = [
+        tuple(_PROCESS.sub("/dev/fd/N", word) for word in call)
+        for call in logged_shell.started(text)
+    ]
     return [call for call in ran if call not in listed]
 
 
@@ -178,13 +181,13 @@ def texts(chance: random.Random) -> Iterator[str]:
 
 
 @pytest.fixture(params=SHELLS, ids=[name for name, _ in SHELLS])
-def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Ground, Dialect]:
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LoggedShell, Dialect]:
     name, dialect = request.param
-    return Ground(tmp_path, name), dialect
+    return LoggedShell(tmp_path, name), dialect
 
 
 def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(
-    shell: tuple[Ground, Dialect],
+    shell: tuple[LoggedShell, Dialect],
 ) -> None:
     found = {text: calls for text in OTHERWISE if (calls := hidden(text, *shell))}
     assert not found
@@ -192,9 +195,9 @@ def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(
 
 @pytest.mark.parametrize("text", EVALUATED)
 def test_a_command_in_arithmetic_is_a_doubt(text: str, tmp_path: Path) -> None:
-    ground = Ground(tmp_path, "bash")
-    assert ("pwn",) in list(ground.started(text)), "the control: bash runs it"
-    reading = read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=Dialect.BASH)
+    logged_shell = LoggedShell(tmp_path, "bash")
+    assert ("pwn",) in list(logged_shell.started(text)), "the control: bash runs it"
+    reading = read(text, cwd=str(logged_shell.cwd), home="/dev/null/nowhere", dialect=Dialect.BASH)
     assert reading.line is None or reading.line.doubts
 
 
@@ -214,7 +217,7 @@ def test_honest_arithmetic_is_no_doubt(text: str) -> None:
 
 
 def test_the_programs_of_random_texts_are_those_that_the_judge_lists(
-    shell: tuple[Ground, Dialect],
+    shell: tuple[LoggedShell, Dialect],
 ) -> None:
     chance = random.Random(SEED)
     found = {}
@@ -230,9 +233,9 @@ def test_the_programs_of_random_texts_are_those_that_the_judge_lists(
     assert claimed > TEXTS // 50, "the control: the judge claims to know some of them"
 
 
-def test_the_programs_of_the_test_log_what_runs(shell: tuple[Ground, Dialect]) -> None:
-    ground, _ = shell
-    assert sorted(ground.started("ok 'a b' c; pwn")) == [("ok", "a b", "c"), ("pwn",)]
+def test_the_programs_of_the_test_log_what_runs(shell: tuple[LoggedShell, Dialect]) -> None:
+    logged_shell, _ = shell
+    assert sorted(logged_shell.started("ok 'a b' c; pwn")) == [("ok", "a b", "c"), ("pwn",)]
 
 
 @pytest.mark.parametrize(
@@ -250,12 +253,18 @@ def test_an_honest_text_is_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["ok $(>f)", 'ok "$(>f)"', "ok $(2>f)", "ok $(>&f)"])
 def test_a_file_that_a_substitution_writes_is_not_overlooked(
-    shell: tuple[Ground, Dialect], text: str
+    shell: tuple[LoggedShell, Dialect], text: str
 ) -> None:
-    ground, dialect = shell
-    assert read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=dialect).line is None
-    assert read("ok $(<f)", cwd=str(ground.cwd), home="/dev/null/nowhere").line is not None
-    subprocess.run(
-        [*ground.words, text], env=ground.environment, cwd=ground.cwd, stderr=subprocess.DEVNULL
+    logged_shell, dialect = shell
+    assert (
+        read(text, cwd=str(logged_shell.cwd), home="/dev/null/nowhere", dialect=dialect).line
+        is None
     )
-    assert (ground.cwd / "f").exists() or ">&" in text, "the control: the shell writes it"
+    assert read("ok $(<f)", cwd=str(logged_shell.cwd), home="/dev/null/nowhere").line is not None
+    subprocess.run(
+        [*logged_shell.words, text],
+        env=logged_shell.environment,
+        cwd=logged_shell.cwd,
+        stderr=subprocess.DEVNULL,
+    )
+    assert (logged_shell.cwd / "f").exists() or ">&" in text, "the control: the shell writes it"

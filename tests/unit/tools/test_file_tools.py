@@ -89,7 +89,7 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
     path = "way/secret" if moved == "secret" else "way/directory/below/file"
     made = "way/directory/below/new/er"
 
-    def fence(judged: str, operation: Operation) -> str | None:
+    def sandbox(judged: str, operation: Operation) -> str | None:
         if kept.exists():
             kept.rename(tmp_path / "way")
         return None
@@ -114,7 +114,7 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
 
     in_closed = ToolOutcome.OK if moved == "secret" else ToolOutcome.BLOCKED
     policy = lenient(tmp_path)
-    assert outcomes(Tools(policy, policy_denial=fence, object_denial=refused)) == [
+    assert outcomes(Tools(policy, policy_denial=sandbox, object_denial=refused)) == [
         *[ToolOutcome.BLOCKED] * 3,
         in_closed,
         in_closed,
@@ -126,7 +126,7 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
     ).content
     assert isinstance(listing, Listing)
     assert listing.closed == (() if moved == "secret" else ("directory",))
-    assert outcomes(Tools(policy, policy_denial=fence)) == [ToolOutcome.OK] * 5  # the control
+    assert outcomes(Tools(policy, policy_denial=sandbox)) == [ToolOutcome.OK] * 5  # the control
     assert (kept / path.removeprefix("way/")).read_text() == "x"
 
 

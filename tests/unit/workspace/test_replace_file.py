@@ -23,7 +23,7 @@ from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.scan import scan
 
 
-class Ground:
+class OverlayDirs:
     def __init__(self, root: Path) -> None:
         self.lower, self.upper, self.state = root / "lower", root / "upper", root / "state"
         for directory in (self.lower, self.upper, self.state):
@@ -60,8 +60,8 @@ class Ground:
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path)
+def overlay(tmp_path: Path) -> OverlayDirs:
+    return OverlayDirs(tmp_path)
 
 
 @pytest.fixture(params=["exchange", "steps"])
@@ -96,66 +96,68 @@ def replaced(path: Path, text: str) -> None:
     path.with_name("host-editor").rename(path)
 
 
-def test_the_control_without_a_host_that_interferes(ground: Ground, meanwhile: Meanwhile) -> None:
-    (ground.lower / "f").write_text("base")
-    (ground.upper / "f").write_text("session")
+def test_the_control_without_a_host_that_interferes(
+    overlay: OverlayDirs, meanwhile: Meanwhile
+) -> None:
+    (overlay.lower / "f").write_text("base")
+    (overlay.upper / "f").write_text("session")
     meanwhile(lambda: None)
-    assert not ground.apply().left
-    assert ground.found == {"f": "session"}
+    assert not overlay.apply().left
+    assert overlay.found == {"f": "session"}
 
 
 @pytest.mark.parametrize("edit", [Path.write_text, replaced])
 @pytest.mark.parametrize("session", ["changed", "deleted", "directory"])
 def test_a_file_that_is_written_in_the_last_moment_comes_back(
-    ground: Ground, meanwhile: Meanwhile, edit: Callable[[Path, str], object], session: str
+    overlay: OverlayDirs, meanwhile: Meanwhile, edit: Callable[[Path, str], object], session: str
 ) -> None:
-    (ground.lower / "f").write_text("base")
+    (overlay.lower / "f").write_text("base")
     if session == "changed":
-        (ground.upper / "f").write_text("session")
+        (overlay.upper / "f").write_text("session")
     elif session == "deleted":
-        ground.whiteout("f")
+        overlay.whiteout("f")
     else:
-        (ground.upper / "f").mkdir()
-        (ground.upper / "f" / "inner").write_text("session")
-    meanwhile(lambda: edit(ground.lower / "f", "the host's"))
-    outcome = ground.apply()
+        (overlay.upper / "f").mkdir()
+        (overlay.upper / "f" / "inner").write_text("session")
+    meanwhile(lambda: edit(overlay.lower / "f", "the host's"))
+    outcome = overlay.apply()
     assert {change.obstacle for change in outcome.left} == {Obstacle.CONFLICT}
-    assert ground.found == {"f": "the host's"}
+    assert overlay.found == {"f": "the host's"}
 
 
 def test_a_name_that_is_taken_in_the_last_moment_stays_taken(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
-    (ground.upper / "f").write_text("session")
-    (ground.upper / "d").mkdir()
-    (ground.upper / "d" / "f").write_text("session")
+    (overlay.upper / "f").write_text("session")
+    (overlay.upper / "d").mkdir()
+    (overlay.upper / "d" / "f").write_text("session")
 
     def take() -> None:
-        (ground.lower / "f").write_text("the host's")
-        (ground.lower / "d").mkdir()
-        (ground.lower / "d" / "theirs").write_text("the host's")
+        (overlay.lower / "f").write_text("the host's")
+        (overlay.lower / "d").mkdir()
+        (overlay.lower / "d" / "theirs").write_text("the host's")
 
     meanwhile(take)
-    assert [change.path for change in ground.apply().left] == ["d", "d/f", "f"]
-    assert ground.found == {"d": "", "d/theirs": "the host's", "f": "the host's"}
+    assert [change.path for change in overlay.apply().left] == ["d", "d/f", "f"]
+    assert overlay.found == {"d": "", "d/theirs": "the host's", "f": "the host's"}
 
 
 def test_a_directory_that_is_filled_in_the_last_moment_is_neither_removed_nor_replaced(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
     for name in ("gone", "file"):
-        (ground.lower / name).mkdir()
-        (ground.lower / name / "old").write_text("base")
-    ground.whiteout("gone")
-    (ground.upper / "file").write_text("session")
+        (overlay.lower / name).mkdir()
+        (overlay.lower / name / "old").write_text("base")
+    overlay.whiteout("gone")
+    (overlay.upper / "file").write_text("session")
 
     def fill() -> None:
         for name in ("gone", "file"):
-            (ground.lower / name / "theirs").write_text("the host's")
+            (overlay.lower / name / "theirs").write_text("the host's")
 
     meanwhile(fill)
-    assert [change.path for change in ground.apply().left] == ["file", "gone"]
-    assert ground.found == {
+    assert [change.path for change in overlay.apply().left] == ["file", "gone"]
+    assert overlay.found == {
         "file": "",
         "file/theirs": "the host's",
         "gone": "",
@@ -164,73 +166,73 @@ def test_a_directory_that_is_filled_in_the_last_moment_is_neither_removed_nor_re
 
 
 def test_a_file_that_is_deleted_in_the_last_moment_is_a_conflict(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
-    (ground.lower / "f").write_text("base")
-    (ground.upper / "f").write_text("session")
-    meanwhile((ground.lower / "f").unlink)
-    assert [change.obstacle for change in ground.apply().left] == [Obstacle.CONFLICT]
-    assert ground.found == {}
+    (overlay.lower / "f").write_text("base")
+    (overlay.upper / "f").write_text("session")
+    meanwhile((overlay.lower / "f").unlink)
+    assert [change.obstacle for change in overlay.apply().left] == [Obstacle.CONFLICT]
+    assert overlay.found == {}
 
 
 def test_a_mode_that_is_changed_in_the_last_moment_stays(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
-    for root, mode in ((ground.lower, 0o644), (ground.upper, 0o755)):
+    for root, mode in ((overlay.lower, 0o644), (overlay.upper, 0o755)):
         (root / "f").write_text("same")
         (root / "f").chmod(mode)
-    meanwhile(lambda: (ground.lower / "f").chmod(0o600))
-    assert [change.obstacle for change in ground.apply().left] == [Obstacle.CONFLICT]
-    assert (ground.lower / "f").stat().st_mode & 0o777 == 0o600
+    meanwhile(lambda: (overlay.lower / "f").chmod(0o600))
+    assert [change.obstacle for change in overlay.apply().left] == [Obstacle.CONFLICT]
+    assert (overlay.lower / "f").stat().st_mode & 0o777 == 0o600
 
 
 def test_the_overwritten_version_is_the_one_that_was_there_in_the_end_or_nothing_is_done(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
-    (ground.lower / "f").write_text("the host's")
-    (ground.upper / "f").write_text("session")
-    ground.started_ns = 1
-    meanwhile(lambda: (ground.lower / "f").write_text("the host's newest"))
-    assert [change.obstacle for change in ground.apply("f").left] == [Obstacle.CONFLICT]
-    assert ground.found == {"f": "the host's newest"}
+    (overlay.lower / "f").write_text("the host's")
+    (overlay.upper / "f").write_text("session")
+    overlay.started_ns = 1
+    meanwhile(lambda: (overlay.lower / "f").write_text("the host's newest"))
+    assert [change.obstacle for change in overlay.apply("f").left] == [Obstacle.CONFLICT]
+    assert overlay.found == {"f": "the host's newest"}
     meanwhile(lambda: None)
-    assert not ground.apply("f").left
-    assert ground.found == {"f": "session"}
-    assert [path.read_text() for path in ground.state.glob("kept/*/f")] == ["the host's newest"]
+    assert not overlay.apply("f").left
+    assert overlay.found == {"f": "session"}
+    assert [path.read_text() for path in overlay.state.glob("kept/*/f")] == ["the host's newest"]
 
 
 def test_no_room_to_keep_the_hosts_version_means_it_stays(
-    ground: Ground, meanwhile: Meanwhile
+    overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
-    (ground.lower / "f").write_text("the host's")
-    (ground.upper / "f").write_text("session")
-    ground.started_ns = 1
-    (ground.state / "kept").write_text("in the way")
+    (overlay.lower / "f").write_text("the host's")
+    (overlay.upper / "f").write_text("session")
+    overlay.started_ns = 1
+    (overlay.state / "kept").write_text("in the way")
     meanwhile(lambda: None)
-    outcome = ground.apply("f")
+    outcome = overlay.apply("f")
     assert [change.obstacle for change in outcome.left] == [Obstacle.CONFLICT]
     assert "cannot remove the host's version" in outcome.left[0].reason
-    assert ground.found == {"f": "the host's"}
+    assert overlay.found == {"f": "the host's"}
 
 
 def test_an_apply_that_was_killed_before_its_last_line_has_nothing_left_to_settle(
-    ground: Ground,
+    overlay: OverlayDirs,
 ) -> None:
     for name in ("file", "link", "gone"):
-        (ground.lower / name).mkdir()
-        (ground.lower / name / "old").write_text("base")
-    (ground.lower / "directory").write_text("base")
-    (ground.upper / "file").write_text("session")
-    (ground.upper / "link").symlink_to("/")
-    ground.whiteout("gone")
-    (ground.upper / "directory").mkdir()
-    (ground.upper / "directory" / "new").write_text("session")
-    assert not ground.apply().left
-    found = ground.found
-    record = ground.state / NAME
+        (overlay.lower / name).mkdir()
+        (overlay.lower / name / "old").write_text("base")
+    (overlay.lower / "directory").write_text("base")
+    (overlay.upper / "file").write_text("session")
+    (overlay.upper / "link").symlink_to("/")
+    overlay.whiteout("gone")
+    (overlay.upper / "directory").mkdir()
+    (overlay.upper / "directory" / "new").write_text("session")
+    assert not overlay.apply().left
+    found = overlay.found
+    record = overlay.state / NAME
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
-    outcome = ground.apply()  # says that all could be settled
+    outcome = overlay.apply()  # says that all could be settled
     assert not outcome.applied
     assert not outcome.left
-    assert ground.found == found
+    assert overlay.found == found
     assert record.read_text().count('"end"') == 1

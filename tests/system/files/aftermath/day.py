@@ -1,4 +1,4 @@
-"""The host's day after a run, as the user who owns the workspace, outside of every fence.
+"""The host's day after a run, as the user who owns the workspace, outside of every sandbox.
 
 Argument: JSON with the workspace, the home, other repositories to work in, and the programs that
 this machine has. The user gives himself back the rights that a command took away, then works in

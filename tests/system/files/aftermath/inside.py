@@ -1,7 +1,7 @@
-"""A hostile program: an interpreter of a list of steps. It runs behind the fence, and without one
+"""A hostile program: an interpreter of a list of steps. It runs behind the sandbox, and without one
 for the control.
 
-Its one argument is JSON: the workspace and the steps. A step that the fence refuses is skipped,
+Its one argument is JSON: the workspace and the steps. A step that the sandbox refuses is skipped,
 because a hostile program goes on. Every path is absolute, or relative to the held descriptor that
 the step names with ``at``. It imports nothing of the project, because its whole text is passed to
 ``python3 -c``.

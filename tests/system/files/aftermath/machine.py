@@ -1,4 +1,4 @@
-"""The aftermath machine: lay out a scene, run a hostile program behind the fence, do the host's
+"""The aftermath machine: lay out a scene, run a hostile program behind the sandbox, do the host's
 day, take the verdict.
 
 The verdict is the host's. A tripwire is a file that a payload creates in a directory outside every

@@ -16,7 +16,7 @@ KEPT = sorted(Path(__file__).with_name("kept").glob("*.json"))
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_program_that_once_escaped_is_held(machine: Machine, kept: Path) -> None:
     program = Program.from_json(kept.read_text())
-    assert machine.play(program, fenced=False), "the control: without the fence it fires"
+    assert machine.play(program, fenced=False), "the control: without the sandbox it fires"
     verdict = machine.play(program)
     assert verdict.fired == ()
     assert verdict.started

@@ -1,5 +1,6 @@
-"""Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no
-secret leaves.
+"""Hostile programs run in the sandbox, then the host works with the files that they left.
+
+The host runs nothing that they planted, and no secret leaves.
 
 `make test` plays the first seeds, `make stress` the seeds after them. To play one seed by hand:
 ``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through is shrunk; keep its
@@ -34,7 +35,7 @@ def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int)
             f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}"
         )
     assert started > runs * 0.7, (
-        f"only {started} of {runs} programs started: the fence was hardly met"
+        f"only {started} of {runs} programs started: the sandbox was hardly met"
     )
 
 

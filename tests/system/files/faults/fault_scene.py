@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.fence import Fence, Word
+from tests.support.sandbox import SandboxRunner, Word
 from tests.support.saved_state import remove
 from tests.support.tester import TIMEOUT_S, Outcome
 from tests.system.files.faults.injection import LOST
@@ -68,11 +68,11 @@ echo done > work.txt
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    full: Fence
+    full: SandboxRunner
 
     @property
     def project(self) -> Path:
-        return self.full.ground.project
+        return self.full.tree.project
 
     @property
     def state(self) -> Path:
@@ -83,7 +83,7 @@ class Scene:
         return self.state / "unfinished"
 
     def lay_out(self) -> None:
-        put = self.full.ground.put
+        put = self.full.tree.put
         put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
         (self.project / "deploy" / ".env").symlink_to("settings")
         self.put_secret()
@@ -93,7 +93,7 @@ class Scene:
             put(self.project / name, "ref: refs/heads/main\n")
         for name in ("bare.git", "nested/.git"):
             for part in ("objects", "refs"):
-                self.full.ground.make(self.project / name / part)
+                self.full.tree.make(self.project / name / part)
         put(
             self.project / "nested" / ".git" / "config",
             "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
@@ -103,7 +103,7 @@ class Scene:
         """The first denied name, with its second name."""
         for name in (".env", "deploy/hard", "app/.env"):
             (self.project / name).unlink(missing_ok=True)
-        self.full.ground.put(self.project / ".env", f"{SECRET}-1\n")
+        self.full.tree.put(self.project / ".env", f"{SECRET}-1\n")
         os.link(self.project / ".env", self.project / "deploy" / "hard")
 
     def directories(self) -> list[Path]:
@@ -175,9 +175,7 @@ class Scene:
             while (line := process.stdout.readline()) not in ("", "ready\n"):
                 before += line
             for name, text in LATE.items():
-                self.full.ground.put(self.full.ground.root / "fresh", text).rename(
-                    self.project / name
-                )
+                self.full.tree.put(self.full.tree.root / "fresh", text).rename(self.project / name)
             with suppress(BrokenPipeError):
                 process.stdin.write("go\n")
                 process.stdin.flush()

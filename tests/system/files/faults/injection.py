@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.stress import LEVEL, WHOLE_LEVEL
 from tests.support.tester import Outcome
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import (
@@ -32,7 +32,7 @@ def before_the_core(counts: dict[str, tuple[int, int]]) -> list[Fault]:
 def test_no_fault_of_a_plan_leaves_a_name_uncovered(scene: Scene) -> None:
     home = scene.full.tester.home
     assert scene.full.tester.disposable, "the configuration of a person is not replaced"
-    hook = scene.full.ground.put(scene.project / HOOK, "true\n")
+    hook = scene.full.tree.put(scene.project / HOOK, "true\n")
     more, config = home / ".gitmore", home / ".gitconfig"
     more.write_text(f"[core]\n\thooksPath = {hook.parent}\n")
     config.write_text(f"[include]\n\tpath = {more}\n")

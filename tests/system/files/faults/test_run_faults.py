@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 from tests.system.files.faults.fault_scene import ACT, DENIED, LATE, PLANTED, PROTECTED, Scene
 from tests.system.files.faults.injection import (
@@ -108,6 +108,6 @@ def test_no_fault_of_the_guard_of_a_copy_leaves_a_name_uncovered(scene: Scene) -
 
 def test_without_a_fence_the_names_that_the_host_makes_are_read(scene: Scene) -> None:
     for name, text in LATE.items():
-        scene.full.ground.put(scene.project / name, text)
+        scene.full.tree.put(scene.project / name, text)
     outcome = scene.full.outside(["cat", *LATE])
     assert set(scene.uncovered(outcome)) == set(LATE)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.session_program import words
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
@@ -40,7 +40,7 @@ except Exception as error:
 
 def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
     full = scene.full
-    script = full.ground.root / "core"
+    script = full.tree.root / "core"
 
     def run(prefix: Sequence[Word]) -> Outcome:
         core = shlex.quote(str(full.installation.core))
@@ -49,7 +49,7 @@ def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
             if prefix
             else ""
         )
-        full.ground.put(script, f'#!/bin/sh\n{traced}exec {core} "$@"\n', mode=0o755)
+        full.tree.put(script, f'#!/bin/sh\n{traced}exec {core} "$@"\n', mode=0o755)
         outcome = full.tester.run(
             words(full, BODY, profile=full.profile, core=str(script), act=ACT), cwd=scene.project
         )

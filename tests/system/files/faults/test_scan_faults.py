@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 from tests.system.files.faults.fault_scene import PLANT, PLANTED, Scene

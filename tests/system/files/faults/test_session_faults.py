@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Word
+from tests.support.sandbox import Word
 from tests.support.saved_state import remove
-from tests.support.test_tree import Snapshot
 from tests.support.tester import Outcome
+from tests.support.tree import Snapshot
 from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import ERRORS, LOST, Table, Tracing, try_faults
 
@@ -68,13 +68,13 @@ class Ended:
 @pytest.fixture
 def ended(scene: Scene) -> Ended:
     for name in ("own.txt", "gone.txt", "old.txt"):
-        scene.full.ground.put(scene.project / name, f"{name}\n")
+        scene.full.tree.put(scene.project / name, f"{name}\n")
     sessions = scene.state / "sessions"
     if sessions.exists():
         shutil.rmtree(sessions)
     assert scene.inside([], "--cow", act=ACT + WORK).started
     (session,) = sessions.iterdir()
-    kept = scene.full.ground.root / "kept"
+    kept = scene.full.tree.root / "kept"
     kept.mkdir()
     for name, place in (("session", session), ("project", scene.project)):
         subprocess.run(["cp", "-a", place, kept / name], check=True)

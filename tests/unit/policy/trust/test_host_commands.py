@@ -1,4 +1,4 @@
-"""Whatever a person's command line names is checked, before it is run outside of the fence."""
+"""Whatever a person's command line names is checked, before it is run outside of the sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same command inside the fence and outside of it."""
+"""The same command inside the sandbox and outside of it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from tests.support import journal
 from tests.support.installation import Installation
 from tests.support.programs import Programs
-from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
+from tests.support.tree import ProjectTree
 
 Word = str | bytes | Path
 _SYSTEM = "bin boot dev etc lib lib32 lib64 libx32 opt proc run sbin sys usr var"
@@ -33,8 +33,8 @@ cd "$PWD"; exec {setpriv} "$@"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
-    """Runs ``paddock run`` in the ground's project. Every run writes its journal to ``journal``, so
+class SandboxRunner:
+    """Runs ``paddock run`` in the tree's project. Every run writes its journal to ``journal``, so
     that tests never read each other's lines; ``flags`` given to a call come last and win. ``tier``
     is the one whose promises are tested: a refusal has another errno where the file is not even
     there.
@@ -43,13 +43,13 @@ class Fence:
     tester: Tester
     installation: Installation
     programs: Programs
-    ground: Ground
+    tree: ProjectTree
     profile: str = "ai-agent"
     tier: str = "landlock"
 
     @property
     def journal(self) -> Path:
-        return self.ground.root / "journal"
+        return self.tree.root / "journal"
 
     def command(
         self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
@@ -89,7 +89,7 @@ class Fence:
     ) -> Outcome:
         return self.tester.run(
             [*prefix, *self.command(words, *flags, profile=profile, journal=journal)],
-            cwd=cwd or self.ground.project, env=env, stdin=stdin, umask=umask, pass_fds=pass_fds,
+            cwd=cwd or self.tree.project, env=env, stdin=stdin, umask=umask, pass_fds=pass_fds,
             as_root=as_root,
         )  # fmt: skip
 
@@ -126,10 +126,10 @@ class Fence:
         pass_fds: Sequence[int] = (),
         as_root: bool = False,
     ) -> Outcome:
-        """The control: the same user, the same directory, no fence."""
+        """The control: the same user, the same directory, no sandbox."""
         return self.tester.run(
             words,
-            cwd=cwd or self.ground.project,
+            cwd=cwd or self.tree.project,
             env=env,
             stdin=stdin,
             pass_fds=pass_fds,
@@ -149,7 +149,7 @@ class Fence:
         journal: bool = True,
     ) -> Iterator[subprocess.Popen[str]]:
         argv = self.command(words, *flags, journal=journal)
-        with self.tester.starting(argv, cwd=self.ground.project, env=env, stdin=stdin) as process:
+        with self.tester.starting(argv, cwd=self.tree.project, env=env, stdin=stdin) as process:
             yield process
 
     def events(self, directory: Path | None = None) -> list[dict[str, Any]]:

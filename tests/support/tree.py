@@ -19,7 +19,7 @@ SECRET = "the-secret-outside"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
+class ProjectTree:
     """``project`` is the workspace of the run; ``outside`` and ``evil`` (whose name begins like the
     project's) are neighbours nobody granted.
     """
@@ -52,10 +52,10 @@ class Ground:
 
 
 @contextmanager
-def laid_out(tester: Tester) -> Iterator[Ground]:
-    root = Path(tempfile.mkdtemp(prefix="paddock-ground-", dir=tester.home))
+def laid_out(tester: Tester) -> Iterator[ProjectTree]:
+    root = Path(tempfile.mkdtemp(prefix="paddock-tree-", dir=tester.home))
     try:
-        ground = Ground(
+        tree = ProjectTree(
             root=root,
             project=root / "project",
             outside=root / "outside",
@@ -64,12 +64,12 @@ def laid_out(tester: Tester) -> Iterator[Ground]:
             tester=tester,
         )
         tester.give(root)
-        for directory in (ground.project, ground.outside, ground.evil):
-            ground.make(directory)
-        ground.put(ground.secret, SECRET + "\n")
-        ground.put(ground.evil / "secret.txt", SECRET + "\n")
-        ground.put(ground.project / "own.txt", "mine\n")
-        yield ground
+        for directory in (tree.project, tree.outside, tree.evil):
+            tree.make(directory)
+        tree.put(tree.secret, SECRET + "\n")
+        tree.put(tree.evil / "secret.txt", SECRET + "\n")
+        tree.put(tree.project / "own.txt", "mine\n")
+        yield tree
     finally:
         remove(root)
 
@@ -110,11 +110,11 @@ class Snapshot:
 
 
 @contextmanager
-def small_disk(ground: Ground, *places: Path) -> Iterator[None]:
+def small_disk(tree: ProjectTree, *places: Path) -> Iterator[None]:
     """One file system of a few megabytes, with a part of it mounted at each of the places. Root
     makes it.
     """
-    image, disk = ground.root / "disk.img", ground.root / "disk"
+    image, disk = tree.root / "disk.img", tree.root / "disk"
     with image.open("wb") as file:
         file.truncate(8 << 20)
     disk.mkdir()
@@ -126,8 +126,8 @@ def small_disk(ground: Ground, *places: Path) -> Iterator[None]:
         for number, place in enumerate(places):
             part = disk / str(number)
             part.mkdir(mode=0o700)
-            ground.tester.give(part)
-            ground.tester.run(["mkdir", "-p", place])
+            tree.tester.give(part)
+            tree.tester.run(["mkdir", "-p", place])
             subprocess.run(["mount", "--bind", part, place], check=True)
             mounted.append(place)
         yield
