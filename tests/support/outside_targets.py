@@ -17,7 +17,7 @@ VICTIM_SECRET = "PADDOCK_VICTIM=secret-of-the-victim"
 
 @contextmanager
 def bystander(tester: Tester) -> Iterator[int]:
-    """The pid of a process of the same user outside the sandbox, with a secret in its environment."""
+    """The pid of a process of the same user outside the sandbox; its environment has a secret."""
     name, value = VICTIM_SECRET.split("=")
     with tester.starting(["sleep", "60"], env={name: value}) as process:
         yield process.pid
