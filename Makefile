@@ -54,7 +54,7 @@ STRESS ?= 20
 PLAYED := tests/system/files/aftermath/test_random_programs.py
 STRESSED := tests/system/files/faults $(PLAYED)::test_nothing_planted_runs_and_no_secret_leaves \
   tests/system/network/test_protocol.py tests/unit/shell/test_random_texts.py \
-  tests/system/exec/test_exec_races.py::test_nothing_runs_that_was_not_judged
+  tests/system/exec/test_exec_races.py::test_no_unjudged_program_runs
 stress: setup
 	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s $(STRESSED)
 

@@ -127,7 +127,7 @@ def test_the_configuration_is_made_for_its_owner_only_and_does_not_hold_the_key(
     assert KEY not in "".join(path.read_text() for path in alone.home.rglob("*") if path.is_file())
 
 
-def test_the_agents_own_prompts_are_off_and_the_fence_is_on(alone: Alone) -> None:
+def test_agent_runs_in_the_sandbox_without_its_own_prompts(alone: Alone) -> None:
     """F-020"""
     called = alone.run("-p", "two words").stdout.splitlines()
     assert called[0] == "run"
@@ -151,7 +151,9 @@ def test_a_configuration_that_is_there_is_kept(alone: Alone) -> None:
 
 
 @pytest.mark.parametrize("key", [None, "", 'a"b', "a b", "a\nb"])
-def test_without_a_proper_key_nothing_is_written_or_started(alone: Alone, key: str | None) -> None:
+def test_entry_point_writes_and_starts_nothing_without_a_valid_key(
+    alone: Alone, key: str | None
+) -> None:
     refused = alone.run(key=key)
     assert refused.returncode == 1
     assert refused.stdout == ""
@@ -181,7 +183,7 @@ def agents_home(sandbox: SandboxRunner) -> Iterator[Path]:
     (home / ".claude").rmdir()
 
 
-def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(
+def test_agent_in_the_sandbox_gets_its_key_and_configuration_only(
     sandbox: SandboxRunner, agents_home: Path
 ) -> None:
     """F-020"""

@@ -86,7 +86,7 @@ def test_query_goes_on_as_events_come(journaled: SandboxRunner) -> None:
         assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "later"]
 
 
-def test_report_is_a_file_of_the_persons_own(journaled: SandboxRunner) -> None:
+def test_report_is_readable_by_its_owner_only(journaled: SandboxRunner) -> None:
     out = journaled.tree.root / "report.html"
     said = audit(journaled, "report", "-o", out)
     assert (said.exit_code, said.stderr) == (0, ""), said
@@ -102,7 +102,7 @@ def test_report_is_a_file_of_the_persons_own(journaled: SandboxRunner) -> None:
     assert [path.name for path in journaled.tree.root.glob("report*")] == ["report.html"]
 
 
-def test_report_of_an_altered_journal_says_so(journaled: SandboxRunner) -> None:
+def test_report_names_an_altered_journal(journaled: SandboxRunner) -> None:
     (file,) = Path(journaled.journal).glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:1], b"nonsense\n", *lines[2:]]))
@@ -128,7 +128,7 @@ def test_report_of_an_altered_journal_says_so(journaled: SandboxRunner) -> None:
         (["report", "-o", "/nowhere/x.html"], "/nowhere/x.html"),
     ],
 )
-def test_a_senseless_combination_is_an_error(
+def test_audit_refuses_contradicting_options(
     journaled: SandboxRunner, words: list[Word], complaint: str
 ) -> None:
     said = audit(journaled, *words)

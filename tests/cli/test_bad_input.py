@@ -100,7 +100,9 @@ def test_a_missing_policy_file_is_an_error(sandbox: SandboxRunner) -> None:
     assert "nowhere.toml" in refused(sandbox, "--policy", "nowhere.toml").stderr
 
 
-def test_a_profile_found_nowhere_names_the_places_looked_at(sandbox: SandboxRunner) -> None:
+def test_an_unknown_profile_is_refused_with_the_searched_directories(
+    sandbox: SandboxRunner,
+) -> None:
     """C-058"""
     outcome = refused(sandbox, "--profile", "ai-agnet")
     assert ".config/paddock" in outcome.stderr
@@ -241,7 +243,7 @@ def test_arguments_and_paths_that_are_not_utf8_arrive_as_they_are(sandbox: Sandb
     assert inside.stdout == "here\n", inside
 
 
-def test_too_few_open_files_are_said_before_something_fails_for_them(
+def test_too_low_a_limit_of_open_files_is_refused_at_the_start(
     sandbox: SandboxRunner,
 ) -> None:
     marker = sandbox.tree.project / MARKER
@@ -261,7 +263,7 @@ def test_too_few_open_files_are_said_before_something_fails_for_them(
     assert marker.exists()
 
 
-def test_a_workspace_deleted_under_us_is_said(sandbox: SandboxRunner) -> None:
+def test_a_deleted_current_directory_is_refused(sandbox: SandboxRunner) -> None:
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- touch ../ran'
     outcome = sandbox.tester.run(
         ["sh", "-c", script, sandbox.installation.paddock], cwd=sandbox.tree.project
@@ -280,7 +282,7 @@ def test_the_home_directory_is_refused_as_a_workspace(sandbox: SandboxRunner) ->
     assert not (sandbox.tester.home / "ran-at-home").exists()
 
 
-def test_a_home_that_the_environment_claims_is_not_believed(sandbox: SandboxRunner) -> None:
+def test_home_variable_does_not_change_the_home_directory(sandbox: SandboxRunner) -> None:
     """C-025"""
     profile = policy(sandbox, "rw $HOME\n", "homerw.conf")
     target = sandbox.tree.outside / "x"

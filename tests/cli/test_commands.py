@@ -60,7 +60,7 @@ def test_everything_after_the_dashes_belongs_to_the_command(sandbox: SandboxRunn
     assert shown.stdout.splitlines() == ["--profile", "-x", "--debug", "--", "end"]
 
 
-def test_check_says_the_exact_words_and_runs_nothing(sandbox: SandboxRunner) -> None:
+def test_check_prints_policy_ok_and_runs_nothing(sandbox: SandboxRunner) -> None:
     """F-023"""
     file = sandbox.tree.put(
         sandbox.tree.root / "p.toml", '[filesystem]\nread_globs = ["/usr/**"]\n'
@@ -232,7 +232,9 @@ def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
     assert "--open-protected: **/.github/workflows/** is writable: it runs elsewhere" in shown
 
 
-def test_the_landlock_tier_says_what_it_does_not_hold(sandbox: SandboxRunner) -> None:
+def test_explain_lists_the_rules_that_the_landlock_tier_does_not_enforce(
+    sandbox: SandboxRunner,
+) -> None:
     shown = paddock(sandbox, "explain", "--tier", "landlock").stdout
     assert "names inside a grant (.env, .git/hooks" in shown
     assert "protected  " not in shown
@@ -304,7 +306,7 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(sandbox: San
     assert paddock(sandbox, "run", "--", "true").exit_code == 125
 
 
-def test_a_user_profile_replaces_the_built_in_one_and_that_is_said(sandbox: SandboxRunner) -> None:
+def test_a_user_profile_replaces_the_built_in_one_with_a_note(sandbox: SandboxRunner) -> None:
     """C-056"""
     config = sandbox.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)

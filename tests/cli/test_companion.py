@@ -154,7 +154,7 @@ def test_text_typed_before_a_question_answers_nothing(sandbox: SandboxRunner) ->
         assert core.heard_nothing()
 
 
-def test_several_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen]) -> None:
+def test_questions_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen]) -> None:
     core, screen = at_terminal
     core.ask(*(question(id=number, argv=("git", str(number))) for number in range(300)))
     screen.shows("│ git 0")
@@ -189,7 +189,7 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
     assert core.heard()["answer"] == 8
 
 
-def test_an_answer_to_a_question_that_was_exchanged_is_none(
+def test_an_answer_to_a_withdrawn_question_does_not_answer_the_next(
     at_terminal: tuple[Core, Screen],
 ) -> None:
     """A command can take back what it asks about, just when a person is about to answer, and
@@ -272,7 +272,7 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
     gives_back(screen)
 
 
-def test_what_can_not_be_kept_is_said_and_asked_again(
+def test_a_call_without_an_exact_rule_is_asked_again(
     sandbox: SandboxRunner, at_terminal: tuple[Core, Screen]
 ) -> None:
     core, screen = at_terminal
@@ -328,7 +328,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("size", LIES)
-def test_no_text_draws_a_question_of_its_own(sandbox: SandboxRunner, size: str) -> None:
+def test_command_text_cannot_imitate_a_question(sandbox: SandboxRunner, size: str) -> None:
     with asked(sandbox, f"{LIES[size]}{READER}") as (core, screen):
         if size == "honest":
             screen.resize(80, 24)
@@ -355,7 +355,7 @@ def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen])
 
 
 @pytest.mark.parametrize("how", ["the window", "the command"])
-def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(
+def test_a_question_too_long_for_the_window_is_shown_before_it_is_allowed(
     sandbox: SandboxRunner, how: str
 ) -> None:
     lie = "stty cols 1 rows 1; " if how == "the command" else ""

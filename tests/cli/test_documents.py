@@ -99,7 +99,7 @@ BLOCKS = list(blocks())
 RUN = ("sh", "console")
 
 
-def test_every_block_says_what_it_is() -> None:
+def test_every_code_block_has_a_language() -> None:
     assert {block.language for block in BLOCKS} == {*RUN, "toml", "python", "text", "json"}
     assert all(block.script for block in BLOCKS if block.language in RUN)
 
@@ -116,7 +116,7 @@ PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 @pytest.mark.parametrize(
     "block", [block for block in PROGRAMS if "asyncio.run" not in block.text], ids=str
 )
-def test_every_program_of_the_documents_calls_what_there_is(
+def test_every_program_of_the_documents_uses_existing_names(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not run: its policy and its command are the reader's."""
@@ -133,7 +133,7 @@ def test_every_program_of_the_documents_calls_what_there_is(
 @pytest.mark.parametrize(
     "block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str
 )
-def test_every_program_that_is_whole_runs(block: Block, sandbox: SandboxRunner) -> None:
+def test_every_complete_program_of_the_documents_runs(block: Block, sandbox: SandboxRunner) -> None:
     python = sandbox.installation.paddock.with_name("python")
     done = sandbox.tester.run([python, "-c", block.text], cwd=sandbox.tree.project)
     assert done.exit_code == 0, str(done)

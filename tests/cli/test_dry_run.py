@@ -140,7 +140,7 @@ def test_a_dry_run_ends_as_the_run_does(sandbox: SandboxRunner, case: Case, code
     )
 
 
-def test_the_answer_for_programs_tells_the_end(sandbox: SandboxRunner) -> None:
+def test_json_dry_run_has_the_exit_code_and_the_refusal(sandbox: SandboxRunner) -> None:
     good, bad = (
         json.loads(run(sandbox, ["--dry-run", "--json"], [name]).stdout)
         for name in ("true", "no-such-thing")
@@ -153,7 +153,7 @@ def test_the_answer_for_programs_tells_the_end(sandbox: SandboxRunner) -> None:
     assert bad["plan"]["files"]["grants"] == good["plan"]["files"]["grants"]
 
 
-def test_a_state_that_can_not_be_written_stops_both(sandbox: SandboxRunner) -> None:
+def test_an_unwritable_state_directory_stops_run_and_dry_run(sandbox: SandboxRunner) -> None:
     state = sandbox.tester.home / ".local" / "state" / "paddock"
     assert run(sandbox, [], ["true"]).exit_code == 0
     (state / "reach").unlink()

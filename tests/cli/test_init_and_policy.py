@@ -89,7 +89,7 @@ def test_flags_count_for_a_question(sandbox: SandboxRunner) -> None:
 @pytest.mark.parametrize(
     "words", [("init", "x"), ("policy",), ("policy", "hide"), ("why", "--path", "x", "--read-only")]
 )
-def test_a_senseless_combination_is_an_error(
+def test_policy_refuses_contradicting_options(
     sandbox: SandboxRunner, words: tuple[str, ...]
 ) -> None:
     assert paddock(sandbox, *words).exit_code == 125
@@ -103,7 +103,7 @@ def test_a_wrong_configuration_is_named(sandbox: SandboxRunner) -> None:
     assert "allowed_path" in refused.stderr
 
 
-def test_one_that_lies_where_a_command_can_write_has_to_be_trusted_also_by_a_link(
+def test_a_configuration_in_a_writable_directory_needs_trust_also_through_a_link(
     sandbox: SandboxRunner, own: Path
 ) -> None:
     """The whole directory may be a link, as with dotfiles."""

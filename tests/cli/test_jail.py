@@ -107,7 +107,7 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
     assert not jail.journal.exists()
 
 
-def test_a_dry_run_finds_what_is_wrong_with_the_places(jail: Jail) -> None:
+def test_a_dry_run_finds_wrong_mount_paths(jail: Jail) -> None:
     assert "/nowhere does not exist" in refused(
         jail,
         "--rootdir",
@@ -122,7 +122,7 @@ def test_a_dry_run_finds_what_is_wrong_with_the_places(jail: Jail) -> None:
     )
 
 
-def test_the_plan_for_programs(jail: Jail) -> None:
+def test_json_dry_run_prints_the_plan(jail: Jail) -> None:
     outcome = jail.inside(
         ["true"], "--dry-run", "--json", "--cap-allow", "cap_chown", "--cap-allow", "CAP_KILL"
     )

@@ -164,7 +164,7 @@ def test_a_variable_that_a_pattern_used_counts_and_others_do_not(door: Door) -> 
     assert not door.remembers("--policy", file)
 
 
-def test_a_memo_that_others_could_have_written_is_not_believed(door: Door) -> None:
+def test_a_memo_that_others_could_have_written_is_ignored(door: Door) -> None:
     assert door.run() == 0
     for memo in door.plans.iterdir():
         memo.chmod(0o666)
@@ -185,7 +185,7 @@ def test_memos_are_few_and_private(door: Door) -> None:
     assert door.plans.stat().st_mode & 0o777 == 0o700
 
 
-def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
+def test_a_remembered_plan_gives_the_same_sandbox(door: Door) -> None:
     sandbox = door.sandbox
     read = ["cat", str(sandbox.tree.secret)]
     words: list[Word] = [sandbox.installation.paddock, "run", "--tier", sandbox.tier, "--", *read]
@@ -217,9 +217,7 @@ def test_a_changed_git_configuration_is_read_again(full: SandboxRunner) -> None:
 @pytest.mark.parametrize(
     "given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str
 )
-def test_the_environment_of_a_remembered_plan_is_the_same_environment(
-    door: Door, given: dict[str, str]
-) -> None:
+def test_a_remembered_plan_gives_the_same_environment(door: Door, given: dict[str, str]) -> None:
     """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
     sandbox = door.sandbox
     without = [
@@ -320,7 +318,7 @@ def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(door
             aside.rename(config)
 
 
-def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
+def test_a_new_paddock_on_the_search_path_is_noticed(door: Door) -> None:
     """It has to be kept from the command as well."""
     directory = door.sandbox.tree.make(door.sandbox.tree.root / "bin")
     env = {"PATH": f"{directory}:/usr/bin:/bin"}
@@ -333,7 +331,7 @@ def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
     assert not door.remembers()
 
 
-def test_a_weaker_plan_is_remembered_while_there_is_no_better(
+def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
     """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too,

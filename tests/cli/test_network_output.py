@@ -101,7 +101,7 @@ def test_metadata_is_never_reached_and_no_flag_is_offered(full: SandboxRunner, a
     assert (refused.exit_code, refused.stdout) == (125, "")
 
 
-def test_why_says_the_rule_or_the_flag_that_would_allow_it(
+def test_why_names_the_rule_or_the_flag_that_would_allow_the_host(
     full: SandboxRunner, policy: Path
 ) -> None:
     allowed = paddock(full, "why", "--policy", policy, "--host", "api.example.com")
@@ -144,13 +144,13 @@ def test_why_knows_addresses_and_the_ports_of_this_machine(
 
 
 @pytest.mark.parametrize("asked", ["[::1", "[::1:80", "[::1]x:80", "::1]"])
-def test_half_a_bracket_is_no_host(full: SandboxRunner, asked: str) -> None:
+def test_an_unclosed_bracket_is_not_a_host(full: SandboxRunner, asked: str) -> None:
     refused = paddock(full, "why", "--allow-domain", "a.example", "--host", asked)
     assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
     assert "not a host" in refused.stderr
 
 
-def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: SandboxRunner) -> None:
+def test_a_local_port_that_is_used_inside_is_refused_with_its_line(full: SandboxRunner) -> None:
     text = "[meta]\ninherit='ai-agent'\n[network]\nallowed_local_ports=[5432, 1]\n"
     local = full.tree.put(full.tree.root / "local.toml", text)
     refused = paddock(full, "run", "--policy", local, "--", "true")
@@ -160,7 +160,7 @@ def test_a_port_that_is_taken_inside_is_refused_by_its_line(full: SandboxRunner)
     ), str(refused)
 
 
-def test_absent_open_empty_and_no_network_at_all(full: SandboxRunner) -> None:
+def test_absent_open_empty_and_disabled_networks_differ(full: SandboxRunner) -> None:
     """F-110 F-125 F-131"""
     empty = full.tree.put(
         full.tree.root / "empty.toml", "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\n"
@@ -201,7 +201,7 @@ def test_absent_open_empty_and_no_network_at_all(full: SandboxRunner) -> None:
         ),
     ],
 )
-def test_what_can_not_be_meant_or_held_is_refused(
+def test_contradicting_or_unenforceable_network_options_are_refused(
     full: SandboxRunner, words: list[str], said: str
 ) -> None:
     """F-132"""

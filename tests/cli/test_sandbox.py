@@ -35,7 +35,7 @@ def told(sandbox: SandboxRunner, *words: Word, prefix: list[Word] | None = None)
     return outcome
 
 
-def test_modes_are_told_for_programs_and_people(sandbox: SandboxRunner) -> None:
+def test_modes_are_listed_as_json_and_as_text(sandbox: SandboxRunner) -> None:
     """A-102, A-103, A-130"""
     table = json.loads(told(sandbox, "modes", "--json").stdout)
     assert list(table) == ["local", "linux", "windows", "wsl", "container", "ssh"]
@@ -50,7 +50,7 @@ def test_modes_are_told_for_programs_and_people(sandbox: SandboxRunner) -> None:
     assert all(f"\n{mode}\n" in f"\n{shown}" for mode in table)
 
 
-def test_status_says_what_holds_here(sandbox: SandboxRunner) -> None:
+def test_status_shows_which_limits_are_enforced(sandbox: SandboxRunner) -> None:
     """A-106, A-147"""
     linux = told(sandbox, "status")
     assert (linux.exit_code, linux.stdout.splitlines()[0]) == (0, "mode: linux")
@@ -65,7 +65,7 @@ def test_status_says_what_holds_here(sandbox: SandboxRunner) -> None:
     assert "commands cannot run" in old.stderr
 
 
-def test_the_self_test_fails_where_nothing_holds(sandbox: SandboxRunner) -> None:
+def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
     """A-107, A-120: by a place that the same person can write without a sandbox."""
     held = told(sandbox, "selftest")
     assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (
@@ -227,7 +227,7 @@ asyncio.run(main())
 """
 
 
-def test_without_landlock_it_is_refused_or_asked_about(sandbox: SandboxRunner) -> None:
+def test_linux_mode_without_landlock_is_refused_or_asks(sandbox: SandboxRunner) -> None:
     """A-052, A-054, A-115: by what is really held, not by the name of the mode."""
     tree = sandbox.tree
     script = tree.put(tree.root / "lenient.py", _LENIENT)
@@ -288,7 +288,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield file
 
 
-def test_set_up_takes_flags_before_the_file(
+def test_setup_flags_win_over_the_configuration(
     windows: FakeWsl, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A-142, A-144 to A-146, A-150"""
@@ -368,7 +368,7 @@ def test_status_looks_into_the_distribution(
     )
 
 
-def test_packages_are_names(windows: FakeWsl, config: Path) -> None:
+def test_a_package_has_to_be_a_plain_name(windows: FakeWsl, config: Path) -> None:
     """A-153"""
     with pytest.raises(UsageError, match="not the name of a package"):
         sandbox_command.execute(["setup", "--config", str(config), "--packages", "a; rm -rf /"])

@@ -99,7 +99,7 @@ def test_the_first_rule_that_matches_is_named_with_its_line_and_reason(
     assert f"because: rule 'shell' ({policy}:{line('shell')})" in shown.stdout
 
 
-def test_a_person_would_be_asked(sandbox: SandboxRunner, policy: Path) -> None:
+def test_why_reports_that_a_person_would_be_asked(sandbox: SandboxRunner, policy: Path) -> None:
     shown = why(sandbox, policy, "env")
     assert (shown.exit_code, shown.stdout.partition(":")[0]) == (1, "asked about")
     assert answer(sandbox, policy, "env")["action"] == "ask"
@@ -111,7 +111,7 @@ def test_a_call_without_a_rule_gets_the_default(sandbox: SandboxRunner, policy: 
     assert answered["exe"].endswith("/ls")
 
 
-def test_the_directory_counts(sandbox: SandboxRunner, policy: Path) -> None:
+def test_a_rule_is_judged_by_the_working_directory(sandbox: SandboxRunner, policy: Path) -> None:
     sandbox.tree.make(sandbox.tree.project / "sub")
     assert not answer(sandbox, policy, "true")["allowed"]
     assert answer(sandbox, policy, "true", "--cwd", "sub")["rule"]["id"] == "here"
@@ -148,7 +148,7 @@ def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(
     assert "the parent is unknown" in answered["reason"]
 
 
-def test_the_files_have_their_say_too(sandbox: SandboxRunner, policy: Path) -> None:
+def test_why_reports_a_program_that_file_rules_refuse(sandbox: SandboxRunner, policy: Path) -> None:
     outside = sandbox.tree.put(sandbox.tree.outside / "tool", "#!/bin/sh\n", mode=0o755)
     assert sandbox.tester.run([outside], cwd=sandbox.tree.project).exit_code == 0, (
         "it starts without the sandbox"
@@ -259,7 +259,7 @@ def loader() -> str:
         ("bin/nobody", False),
     ],
 )
-def test_the_answer_is_what_the_gate_does(
+def test_why_gives_the_decision_of_the_gate(
     around: tuple[SandboxRunner, str], command: str, starts_outside: bool
 ) -> None:
     sandbox, tier = around
@@ -288,7 +288,9 @@ def test_the_answer_is_what_the_gate_does(
     assert rehearsed.exit_code == ran.exit_code, (rehearsed, ran)
 
 
-def test_what_no_rule_is_asked_about_says_why(around: tuple[SandboxRunner, str]) -> None:
+def test_a_program_denied_before_the_rules_shows_the_reason(
+    around: tuple[SandboxRunner, str],
+) -> None:
     sandbox, tier = around
     policy = sandbox.tree.put(sandbox.tree.root / "p.toml", AROUND)
     for command, said in {

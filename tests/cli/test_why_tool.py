@@ -75,7 +75,7 @@ def test_options_add_to_the_lists_and_take_nothing_away(
     assert refused.exit_code == 125
 
 
-def test_a_senseless_combination_is_an_error(sandbox: SandboxRunner, policy: Path) -> None:
+def test_why_refuses_invalid_arguments_of_a_tool(sandbox: SandboxRunner, policy: Path) -> None:
     for words in (
         ["--argument", "path"],
         ["--argument", "a=1", "--argument", "a=2"],
@@ -86,7 +86,7 @@ def test_a_senseless_combination_is_an_error(sandbox: SandboxRunner, policy: Pat
     assert answer(sandbox, policy, "bash", "cmd=ls") == ("deny", 0)
 
 
-def test_a_run_takes_the_section_and_explain_says_what_it_is_for(
+def test_run_accepts_the_tools_section_and_explain_describes_it(
     sandbox: SandboxRunner, policy: Path
 ) -> None:
     """Nothing in a run goes through tools; the same file governs a run and those who call them."""

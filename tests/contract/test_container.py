@@ -46,7 +46,7 @@ async def _executor(
         await executor.dispose()
 
 
-def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(
+def test_a_worktree_has_one_container_with_the_callers_uid_and_few_rights(
     engine: Engine, tmp_path: Path
 ) -> None:
     """H-039 H-041 H-044 H-049"""
@@ -78,7 +78,7 @@ def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(
     assert container["Config"]["Labels"][LABEL] == owner()
 
 
-def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(
+def test_a_variable_of_a_call_wins_and_is_not_on_the_command_line(
     engine: Engine, tmp_path: Path
 ) -> None:
     """H-029 H-042 H-043"""
@@ -199,9 +199,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def test_tools_are_the_hosts_also_when_the_container_is_gone(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_file_tools_work_on_the_host_without_the_container(engine: Engine, tmp_path: Path) -> None:
     """H-008 H-010 H-014"""
     policy = tmp_path / "policy.toml"
     policy.write_text(
@@ -233,7 +231,7 @@ def test_tools_are_the_hosts_also_when_the_container_is_gone(
     assert refused == 125
 
 
-def test_without_an_engine_nothing_runs_anywhere(tmp_path: Path) -> None:
+def test_without_an_engine_no_command_runs(tmp_path: Path) -> None:
     """H-048 H-052"""
 
     async def scene() -> tuple[Result, tuple[str, ...]]:
@@ -247,7 +245,7 @@ def test_without_an_engine_nothing_runs_anywhere(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_an_engine_that_goes_away_is_told_and_not_raised(engine: Engine, tmp_path: Path) -> None:
+def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: Path) -> None:
     """H-048"""
     client = tmp_path / "engine"
     client.write_text(f'#!/bin/sh\nexec {" ".join(engine.words)} "$@"\n')
@@ -268,7 +266,7 @@ def test_an_engine_that_goes_away_is_told_and_not_raised(engine: Engine, tmp_pat
     )
 
 
-def test_docker_is_told_the_same(tmp_path: Path) -> None:
+def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
     """H-040 H-051: a docker that says what it is told, and does nothing."""
     docker = tmp_path / "docker"
     docker.write_text(
@@ -375,7 +373,7 @@ def test_leftovers_of_a_dead_owner_are_removed_by_the_next(engine: Engine, tmp_p
 
 
 @pytest.mark.parametrize("name", ["", "x", "a/b/c/d/e/f", "////"])
-def test_a_label_of_an_unknown_owner_is_not_a_dead_one(name: str) -> None:
+def test_a_container_with_an_unknown_owner_is_kept(name: str) -> None:
     assert not is_dead(name)
 
 
@@ -455,7 +453,9 @@ def test_the_common_directory_of_a_linked_worktree_comes_along(
     assert [path.read_text() for path in kept] == texts
 
 
-def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path: Path) -> None:
+def test_a_container_that_cannot_search_for_names_reports_it(
+    engine: Engine, tmp_path: Path
+) -> None:
     request = Request(profiles=("ai-agent",), tier=Tier.LANDLOCK, command="/bin/sh")
 
     async def scene() -> tuple[Result, bool]:

@@ -64,7 +64,7 @@ def test_a_link_in_the_common_git_directory_is_not_mounted(engine: Engine, work:
     assert not (work.parent / "outside" / "planted").exists()
 
 
-def test_a_link_that_is_replaced_is_told(engine: Engine, work: Path) -> None:
+def test_a_replaced_link_is_reported(engine: Engine, work: Path) -> None:
     _git(work, "init", "--quiet")
     hooks = work / ".git" / "hooks"
     hooks.rename(work / "githooks")

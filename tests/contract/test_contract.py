@@ -43,20 +43,20 @@ def _assert_all_hold(outcome: Outcome) -> None:
     assert (outcome.exit_code, outcome.stderr) == (0, ""), str(outcome)
 
 
-def test_there_are_as_many_checks_as_promised() -> None:
+def test_contract_has_the_promised_number_of_checks() -> None:
     assert len(CHECKS) >= AT_LEAST
 
 
 @pytest.mark.parametrize("place", ["host", "landlock"])
-def test_it_holds_on_this_machine(sandbox: SandboxRunner, place: str) -> None:
+def test_contract_holds_on_this_machine(sandbox: SandboxRunner, place: str) -> None:
     _assert_all_hold(_perform(sandbox, place))
 
 
-def test_it_holds_in_the_sandbox(full: SandboxRunner) -> None:
+def test_contract_holds_in_the_sandbox(full: SandboxRunner) -> None:
     _assert_all_hold(_perform(full, "full"))
 
 
-def test_it_holds_in_a_container(sandbox: SandboxRunner, engine: Engine) -> None:
+def test_contract_holds_in_a_container(sandbox: SandboxRunner, engine: Engine) -> None:
     environment = {
         "HOME": "/root",
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -69,7 +69,7 @@ def test_it_holds_in_a_container(sandbox: SandboxRunner, engine: Engine) -> None
     assert engine.ask("ps", "--all", "--quiet") == ""
 
 
-def test_it_holds_over_ssh(sandbox: SandboxRunner) -> None:
+def test_contract_holds_over_ssh(sandbox: SandboxRunner) -> None:
     need_root()
     sshd = of_the_system("sshd")
     with _server(sandbox, sshd) as destination:
@@ -114,13 +114,13 @@ def _until_it_listens(port: int) -> None:
     wait_for(listens, "the server listens")
 
 
-def test_it_holds_in_wsl(sandbox: SandboxRunner) -> None:
+def test_contract_holds_in_wsl(sandbox: SandboxRunner) -> None:
     """By a wsl.exe that runs commands on Linux, as the real one would in its distribution."""
     need_program("python3")
     _assert_all_hold(_perform(sandbox, "wsl", PADDOCK_TEST_WSL=PROGRAM.read_text()))
 
 
-def test_it_holds_for_the_executor_of_the_guide(sandbox: SandboxRunner) -> None:
+def test_contract_holds_for_the_executor_of_the_guide(sandbox: SandboxRunner) -> None:
     """H-025 H-027 H-056 H-057"""
     guide = GUIDE.read_text()
     (sample,) = [
@@ -133,7 +133,7 @@ def test_it_holds_for_the_executor_of_the_guide(sandbox: SandboxRunner) -> None:
     _assert_all_hold(_perform(sandbox, "logged"))
 
 
-def test_a_place_that_breaks_the_contract_is_told(sandbox: SandboxRunner) -> None:
+def test_an_executor_that_breaks_the_contract_is_reported(sandbox: SandboxRunner) -> None:
     outcome = _perform(sandbox, "liar")
     assert outcome.exit_code == 1, str(outcome)
     assert "not ok every exit code comes back" in outcome.stdout, str(outcome)

@@ -9,7 +9,7 @@ import sys
 import paddock
 
 
-def test_the_names_are_these() -> None:
+def test_public_names_are_these() -> None:
     assert paddock.__all__ == [
         "Action", "Approvals", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config",
         "ContainerExecutor", "ContainerSandboxConfig", "CoreError", "Decision", "Denial",
@@ -30,7 +30,7 @@ def test_the_names_are_these() -> None:
     assert not hasattr(paddock, "nothing")
 
 
-def test_run_sync_is_called_like_this() -> None:
+def test_run_sync_has_this_signature() -> None:
     takes = inspect.signature(paddock.run_sync).parameters
     assert list(takes) == [
         "command", "profile", "policy", "workspace", "executor", "approver", "tier", "cwd", "env",

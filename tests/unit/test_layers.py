@@ -66,7 +66,7 @@ def test_python_imports_point_down() -> None:
     assert not up, "\n".join(map(str, up))
 
 
-def test_no_python_modules_import_each_other() -> None:
+def test_python_modules_have_no_import_circle() -> None:
     modules = python_modules(PYTHON)
     graph = {
         module: {one.imported for one in python_imports(module, path.read_text(), modules)}

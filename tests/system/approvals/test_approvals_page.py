@@ -50,7 +50,9 @@ def cards(page: Page, count: int) -> None:
 
 
 @pytest.mark.parametrize("tier", ["sandbox", "full"])
-def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, page: Page) -> None:
+def test_keys_of_the_page_give_each_answer(
+    tier: str, request: pytest.FixtureRequest, server: Server, page: Page
+) -> None:
     sandbox: SandboxRunner = request.getfixturevalue(tier)
     made = [sandbox.tree.project / name for name in ("one", "two", "three", "four")]
     page.go(server.address)
@@ -87,7 +89,9 @@ def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, 
     )
 
 
-def test_several_wait_and_one_is_chosen(sandbox: SandboxRunner, server: Server, page: Page) -> None:
+def test_one_of_several_questions_can_be_chosen(
+    sandbox: SandboxRunner, server: Server, page: Page
+) -> None:
     page.go(server.address)
     with running(sandbox, "for i in 1 2 3; do touch f$i & done; wait") as run:
         cards(page, 3)
@@ -182,7 +186,7 @@ def test_hostile_arguments_are_text(sandbox: SandboxRunner, server: Server, page
     page.until("document.title === 'paddock approvals'")
 
 
-def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
+def test_page_fits_a_phone_and_loads_nothing_from_other_hosts(
     sandbox: SandboxRunner, server: Server, page: Page
 ) -> None:
     page.go("about:blank")

@@ -60,12 +60,12 @@ def test_the_page_needs_the_token(server: Server) -> None:
 @pytest.mark.parametrize(
     "name", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "[::1]", ""]
 )
-def test_another_name_for_this_address_is_not_served(server: Server, name: str) -> None:
+def test_another_host_name_for_the_address_is_not_served(server: Server, name: str) -> None:
     """DNS rebinding: the page of a name that leads here is not ours."""
     assert status(server, f"/{server.token}/", Host=name) == 421
 
 
-def test_another_page_may_not_ask(server: Server) -> None:
+def test_a_request_from_another_origin_is_refused(server: Server) -> None:
     body = json.dumps({"id": 1, "verdict": "once"})
     for origin in ("http://evil.example", "null", f"https://{server.host}", "http://127.0.0.1:1"):
         assert status(server, f"/{server.token}/answer", "POST", body, Origin=origin) == 403
@@ -75,7 +75,7 @@ def test_another_page_may_not_ask(server: Server) -> None:
     )
 
 
-def test_answers_that_make_no_sense_are_none(server: Server) -> None:
+def test_an_invalid_answer_is_refused(server: Server) -> None:
     for body in (
         "",
         "x",
@@ -94,7 +94,7 @@ def test_answers_that_make_no_sense_are_none(server: Server) -> None:
     assert status(server, f"/{server.token}/", "DELETE") == 404
 
 
-def test_what_comes_with_the_page_keeps_others_out(server: Server) -> None:
+def test_response_headers_keep_other_sites_out(server: Server) -> None:
     answer = asked(server, f"/{server.token}/")
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -110,7 +110,7 @@ def test_what_comes_with_the_page_keeps_others_out(server: Server) -> None:
 @pytest.mark.parametrize(
     "noise", [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000]
 )
-def test_noise_is_no_request_and_harms_no_client(server: Server, noise: bytes) -> None:
+def test_random_bytes_are_refused_and_disturb_no_client(server: Server, noise: bytes) -> None:
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=120) as line:
         try:
@@ -136,7 +136,7 @@ def test_a_silent_client_does_not_keep_others_out(server: Server) -> None:
     assert status(server, f"/{server.token}/") == 200
 
 
-def test_there_is_one_server_a_person(sandbox: SandboxRunner, server: Server) -> None:
+def test_each_user_has_one_server(sandbox: SandboxRunner, server: Server) -> None:
     second = sandbox.tester.run([sandbox.installation.paddock, "approvals", "serve"])
     assert (second.exit_code, second.stdout) == (125, "")
     assert "your approvals server is already running" in second.stderr
@@ -154,7 +154,7 @@ def meeting(sandbox: SandboxRunner) -> Path:
     return Path(f"/var/tmp/paddock-audit-{sandbox.tester.uid}/approvals")
 
 
-def test_its_socket_is_the_persons_alone(sandbox: SandboxRunner, server: Server) -> None:
+def test_socket_belongs_to_the_user_only(sandbox: SandboxRunner, server: Server) -> None:
     place = meeting(sandbox)
     facts = {one.name: one.stat() for one in (place, *place.iterdir())}
     assert {name: oct(one.st_mode & 0o7777) for name, one in facts.items()} == {
@@ -195,7 +195,9 @@ def test_a_client_without_the_key_asks_nothing(sandbox: SandboxRunner, server: S
 
 
 @pytest.mark.parametrize("tier", ["sandbox", "full"])
-def test_no_command_reaches_it(tier: str, request: pytest.FixtureRequest, server: Server) -> None:
+def test_no_command_reaches_the_approvals_server(
+    tier: str, request: pytest.FixtureRequest, server: Server
+) -> None:
     sandbox: SandboxRunner = request.getfixturevalue(tier)
     place = meeting(sandbox)
     read = (

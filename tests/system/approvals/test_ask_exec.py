@@ -148,12 +148,12 @@ def asked(screen: Screen, what: str = PUSH) -> None:
     screen.shows(f"│ {what}")
 
 
-def test_control_without_the_rule_it_is_pushed(asking: Asking) -> None:
+def test_control_push_works_without_the_rule(asking: Asking) -> None:
     run = asking.sandbox.inside(["sh", "-c", PUSH])
     assert (run.exit_code, asking.pushed()) == (0, True), run
 
 
-def test_once_is_for_once(asking: Asking) -> None:
+def test_answer_once_is_valid_for_one_call(asking: Asking) -> None:
     script = f"{PUSH}; echo first-$?; {PUSH}; echo second-$?"
     with asking.at_terminal(script) as screen:
         asked(screen)
@@ -171,7 +171,7 @@ def test_once_is_for_once(asking: Asking) -> None:
     assert ("deny", "push-asks", "terminal") in said
 
 
-def test_for_the_session_is_until_the_run_ends(asking: Asking) -> None:
+def test_answer_session_is_valid_until_the_run_ends(asking: Asking) -> None:
     script = (
         f"{PUSH}; echo first-$?; {PUSH}; echo second-$?; git push -q remote.git main:other; "
         f"echo third-$?"
@@ -190,7 +190,7 @@ def test_for_the_session_is_until_the_run_ends(asking: Asking) -> None:
         screen.shows("again-126")
 
 
-def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
+def test_answer_always_is_valid_for_every_run_but_not_against_a_deny(asking: Asking) -> None:
     with asking.at_terminal(f"{PUSH}; echo first-$?") as screen:
         asked(screen)
         screen.line("always")
@@ -237,7 +237,7 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
     assert asking.run(["sh", "-c", PUSH]).exit_code == 126
 
 
-def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) -> None:
+def test_an_approval_that_a_command_writes_is_ignored(asking: Asking) -> None:
     """Its place is closed, whatever is granted."""
     home = asking.sandbox.tester.home
     rule = '[[rule]]\\nid = "x"\\naction = "allow"\\nexe = "/usr/bin/git"\\n'
@@ -292,7 +292,7 @@ def test_a_killed_caller_takes_its_question_with_it(asking: Asking) -> None:
         screen.shows("got-word")
 
 
-def test_the_end_of_the_approver_is_a_no_and_the_terminal_stays_usable(asking: Asking) -> None:
+def test_end_of_the_approver_denies_and_restores_the_terminal(asking: Asking) -> None:
     script = f"{PUSH}; echo first-$?; {PUSH}; echo second-$?; read x; echo got-$x"
     with asking.at_terminal(script) as screen:
         asked(screen)
@@ -334,7 +334,7 @@ termios.tcsetattr(0, termios.TCSANOW, old)
 """
 
 
-def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_rest(
+def test_a_program_that_reads_keys_gets_all_input_but_the_answers(
     asking: Asking,
 ) -> None:
     """It wakes with every answer, tries to read and is stopped. The shell outside must not take
@@ -389,7 +389,9 @@ termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 @pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "nay"), ("take", "nay")])
-def test_only_the_person_answers_with_typed_text(asking: Asking, how: str, typed: str) -> None:
+def test_terminal_modes_set_by_a_command_do_not_answer_a_question(
+    asking: Asking, how: str, typed: str
+) -> None:
     """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or
     letters that vanish.
     """
@@ -432,7 +434,7 @@ open("taken", "wb").write(letter)
 """
 
 
-def test_a_command_that_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
+def test_a_command_that_reads_typed_letters_cannot_turn_no_into_yes(asking: Asking) -> None:
     """A process that left the session is not stopped when it reads."""
     asking.sandbox.tree.put(asking.project / "takes.py", TAKES)
     script = (
@@ -476,7 +478,7 @@ def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
     assert not asking.pushed()
 
 
-def test_a_question_stops_neither_the_run_nor_anybody_else(asking: Asking) -> None:
+def test_a_question_does_not_stop_other_processes(asking: Asking) -> None:
     with asking.at_terminal(
         f"{PUSH} & for i in 1 2 3; do env true; done; echo others-$?; wait"
     ) as screen:
@@ -535,12 +537,14 @@ def api(asking: Asking, command: str, how: str) -> Any:
         ("raise", {"raised": "mine", "seen": 2}),
     ],
 )
-def test_a_callback_answers(asking: Asking, how: str, answered: dict[str, Any]) -> None:
+def test_a_callback_answers_questions_of_a_run(
+    asking: Asking, how: str, answered: dict[str, Any]
+) -> None:
     assert api(asking, f"{PUSH}; {PUSH}", how) == answered
     assert asking.pushed() == (how in ("once", "session"))
 
 
-def test_hundreds_wait_and_everything_else_goes_on(asking: Asking) -> None:
+def test_hundreds_of_open_questions_do_not_stop_other_programs(asking: Asking) -> None:
     """300 questions are open at once, and nobody answers until 100 other programs have run."""
     asked_of = "; ".join(
         ["n=0", "while [ $n -lt 300 ]; do n=$((n+1)); git push --dry-run $n 2>/dev/null & done"]

@@ -101,7 +101,7 @@ def test_hostile_events_stay_text(sandbox: SandboxRunner, page: Page) -> None:
         assert not page.tell(f"document.documentElement.textContent.includes({json.dumps(letter)})")
 
 
-def test_nothing_that_is_added_to_it_runs_either(sandbox: SandboxRunner, page: Page) -> None:
+def test_a_script_added_to_the_report_does_not_run(sandbox: SandboxRunner, page: Page) -> None:
     """The policy in the page: the control is that the element is there."""
     shown(sandbox, page, [event("session.start", cwd="/w", profile="p", command=["sh"])])
     made = "const one = document.createElement('script'); one.textContent = 'document.title = 1'"

@@ -46,7 +46,7 @@ def fenced(container: Container, *words: Word) -> list[Word]:
 
 
 @pytest.mark.parametrize("uid", [None, 0], ids=["user", "root"])
-def test_under_the_engines_default_filter_the_fence_holds(
+def test_sandbox_holds_under_the_engines_default_filter(
     container: Container, uid: int | None
 ) -> None:
     """F-019"""

@@ -50,7 +50,7 @@ def test_a_command_runs_in_its_own_root_and_its_exit_code_comes_back(jail: Jail)
     assert outcome.stdout.split()[4:] == sorted(os.listdir(jail.rootdir))
 
 
-def test_nothing_of_the_host_is_there(jail: Jail) -> None:
+def test_no_host_file_is_visible_in_the_container(jail: Jail) -> None:
     """C-130"""
     secret = jail.rootdir.parent / "secret"
     secret.write_text("of the host\n")
@@ -127,7 +127,7 @@ def test_users_have_no_identity_outside_unless_configured(jail: Jail) -> None:
     assert (jail.rootdir / "srv" / "same").stat().st_uid == 7
 
 
-def test_the_root_of_a_container_owns_nothing_of_the_hosts_root(jail: Jail) -> None:
+def test_root_in_a_container_does_not_own_files_of_host_root(jail: Jail) -> None:
     mine = jail.rootdir / "srv" / "roots"
     mine.write_text("of root\n")
     mine.chmod(0o600)
@@ -172,7 +172,7 @@ def test_a_node_in_the_root_directory_is_no_device(jail: Jail) -> None:
     assert outcome.stdout == "started\n", str(outcome)
 
 
-def test_one_more_path_is_hidden(jail: Jail) -> None:
+def test_mount_mask_hides_a_path(jail: Jail) -> None:
     """C-152"""
     seen = jail.shell("cat /etc/message; cat /proc/cpuinfo | wc -c")
     assert MESSAGE in seen.stdout
@@ -270,7 +270,9 @@ def test_the_environment_is_made_anew(jail: Jail) -> None:
 
 
 @pytest.mark.parametrize("number", ["1", "22", "38"])
-def test_without_a_filter_nothing_runs(jail: Jail, programs: Programs, number: str) -> None:
+def test_container_does_not_start_without_a_seccomp_filter(
+    jail: Jail, programs: Programs, number: str
+) -> None:
     """C-137: a kernel that does not take one."""
     prefix: list[Word] = [programs.oldkernel, "--no-seccomp", number, "--"]
     outcome = jail.shell("touch /srv/ran", prefix=prefix)
@@ -435,7 +437,9 @@ def test_control_groups_of_both_versions_are_entered(jail: Jail) -> None:
 
 
 @pytest.mark.parametrize("place", ["/etc", "/sys/fs/cgroup/pids/no-such-group"])
-def test_a_control_group_that_can_not_be_entered_stops_it(jail: Jail, place: str) -> None:
+def test_container_does_not_start_if_a_control_group_cannot_be_entered(
+    jail: Jail, place: str
+) -> None:
     """C-150"""
     outcome = jail.shell("touch /srv/ran", "--cgroup", place)
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
@@ -443,7 +447,7 @@ def test_a_control_group_that_can_not_be_entered_stops_it(jail: Jail, place: str
     assert not (jail.rootdir / "srv" / "ran").exists()
 
 
-def test_the_journal_is_the_hosts(jail: Jail) -> None:
+def test_journal_is_written_on_the_host(jail: Jail) -> None:
     """C-127, C-148"""
     outcome = jail.shell(f"ls {jail.journal}", "--audit")
     assert outcome.started
@@ -491,7 +495,7 @@ def test_the_sample_starts_a_shell(jail: Jail) -> None:
     assert outcome.stdout.split()[:3] == ["started", "other", "5"], str(outcome)
 
 
-def test_the_steps_come_in_their_order(jail: Jail) -> None:
+def test_container_steps_run_in_order(jail: Jail) -> None:
     """C-124"""
     need_program("strace")
     profile = jail.rootdir.parent / "order.conf"

@@ -28,7 +28,7 @@ def jail(
         yield made
 
 
-def test_the_caller_is_himself_outside(jail: Jail) -> None:
+def test_files_of_the_container_user_belong_to_the_caller_outside(jail: Jail) -> None:
     outcome = jail.shell(
         "cat /etc/message; id -u; id -g; touch /srv/made; cat /proc/self/uid_map; exit 7"
     )
@@ -39,7 +39,7 @@ def test_the_caller_is_himself_outside(jail: Jail) -> None:
     assert (made.st_uid, made.st_gid) == (jail.tester.uid, jail.tester.gid)
 
 
-def test_what_is_the_callers_but_not_in_there_can_not_be_reached(
+def test_files_of_the_caller_outside_the_container_are_not_reached(
     jail: Jail, tree: ProjectTree
 ) -> None:
     control = jail.raw(["cat", tree.secret])
@@ -60,7 +60,7 @@ def test_capabilities_reach_no_further_than_the_container(jail: Jail) -> None:
         assert status(running.command, "Uid").split() == [str(jail.tester.uid)] * 4
 
 
-def test_what_leads_to_a_mask_stays_where_it_is(jail: Jail) -> None:
+def test_directories_above_a_mask_cannot_be_renamed(jail: Jail) -> None:
     """Moved away, the hidden file would be another name's in the next container."""
     made = (
         "mkdir -p /srv/a/b /srv/free/b; echo secret > /srv/a/b/key; echo secret > /srv/free/b/key"

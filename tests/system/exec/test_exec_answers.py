@@ -165,7 +165,7 @@ def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
         assert bool(ran) == runs, f"{ran} {outcome}"
 
 
-def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate) -> None:
+def test_a_parent_rule_denies_a_program_whose_parent_has_ended(gate: Gate) -> None:
     """It is nobody's child then, and what can not be judged is denied."""
     mark = gate.sandbox.programs.allowed
     rules = (rule("not-by-env", "deny", exe=str(mark), parent_exe="/usr/bin/env"),)
@@ -186,7 +186,7 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
     assert "the parent is unknown" in outcome.stderr, str(outcome)
 
 
-def test_an_absent_person_allows_nothing(gate: Gate) -> None:
+def test_an_unanswered_question_denies(gate: Gate) -> None:
     mark = gate.sandbox.programs.allowed
     outcome = gate.inside(gate.sandbox.probe("exec", mark, "x"), rule("ask", "ask", exe=str(mark)))
     assert outcome.answer == "EACCES", str(outcome)

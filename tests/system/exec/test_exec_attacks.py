@@ -46,7 +46,7 @@ def test_no_process_shares_its_directory_and_no_other_process_listens(
     assert outcome.stdout.strip() == under_rules, str(outcome)
 
 
-def test_a_script_is_not_opened_again_by_a_way_that_the_command_can_change(gate: Gate) -> None:
+def test_a_script_behind_a_changeable_path_is_denied(gate: Gate) -> None:
     """The interpreter follows the link once more, when it may lead to another script. (ldd is
     one.)
     """
@@ -137,7 +137,7 @@ def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
     assert not (gate.project / "ran").exists()
 
 
-def test_a_search_goes_on_behind_what_is_denied_and_so_does_the_answer(gate: Gate) -> None:
+def test_a_path_search_continues_after_a_denied_program(gate: Gate) -> None:
     """execvp(3) takes EACCES of one directory of PATH for nothing found there."""
     first = gate.sandbox.tree.make(gate.project / "first")
     gate.sandbox.tree.put(first / "true", "#!/bin/false\n", mode=0o755)
@@ -163,7 +163,7 @@ def test_a_search_goes_on_behind_what_is_denied_and_so_does_the_answer(gate: Gat
     )
 
 
-def test_a_busybox_that_is_told_to_be_itself_is_still_what_it_is_told(gate: Gate) -> None:
+def test_a_nested_busybox_call_is_judged_by_its_applet(gate: Gate) -> None:
     denied = rule("no-id", "deny", exe_basename="id")
     assert gate.without(["busybox", "busybox", "id", "-u"]).exit_code == 0
     for words in (
@@ -190,7 +190,7 @@ def test_a_limit_that_many_exec_calls_meet_ends_the_run(gate: Gate) -> None:
         assert "limit.exceeded" in events, str(outcome)
 
 
-def test_a_run_ends_while_others_are_on_their_way_through_the_gate(gate: Gate) -> None:
+def test_a_run_ends_while_exec_calls_wait_in_the_gate(gate: Gate) -> None:
     busy = "i=0; while [ $i -lt 2000 ]; do /bin/true; i=$((i+1)); done"
     for number in range(8):
         words = ["sh", "-c", f"({busy}) & ({busy}) & sleep 0.0{number}"]
@@ -226,7 +226,7 @@ else:
 """
 
 
-def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
+def test_a_program_killed_during_its_start_is_reaped(gate: Gate) -> None:
     """It was traced: until we have waited for it nobody else can. That it was killed is no attack,
     and no denial.
     """
@@ -239,7 +239,7 @@ def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
         assert all(event["event"] == "exec" and event["action"] != "deny" for event in gate.execs())
 
 
-def test_a_command_that_can_write_process_memory_is_under_no_rules(gate: Gate) -> None:
+def test_rules_are_refused_if_commands_can_write_process_memory(gate: Gate) -> None:
     """Its arguments could be changed before the new program runs its first instruction, and after
     they were judged.
     """
@@ -251,7 +251,7 @@ def test_a_command_that_can_write_process_memory_is_under_no_rules(gate: Gate) -
     assert gate.inside(["true"], gate.forbidding, more='read_globs = ["/proc/**"]\n').exit_code == 0
 
 
-def test_a_directory_may_be_called_as_if_it_were_gone(gate: Gate) -> None:
+def test_a_directory_name_may_end_like_a_deleted_one(gate: Gate) -> None:
     gone = gate.sandbox.tree.make(gate.project / "it (deleted)")
     assert gate.inside(["true"], gate.forbidding, cwd=gone).exit_code == 0
     assert [event["cwd"] for event in gate.execs()] == [str(gone)]

@@ -71,13 +71,13 @@ def test_bytes_that_are_no_text_are_judged_as_they_are(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("what", ["path", "argv", "string", "end"])
-def test_pointers_that_lead_nowhere_are_the_callers_mistake(gate: Gate, what: str) -> None:
+def test_invalid_pointers_return_efault_to_the_caller(gate: Gate, what: str) -> None:
     assert allowed(gate, "exec-wrong", what) == "EFAULT"
     assert gate.ran() == []
 
 
 @pytest.mark.parametrize("act", ["exec-no-argv", "exec-empty-argv"])
-def test_no_arguments_become_one_that_is_empty(gate: Gate, act: str) -> None:
+def test_an_empty_argument_list_becomes_one_empty_argument(gate: Gate, act: str) -> None:
     assert allowed(gate, act) == "ok 0"
     assert gate.ran() == ["allowed"]
     empty = rule("no-name", "deny", exe=str(gate.sandbox.programs.allowed), argv_regex="^$")
@@ -186,7 +186,7 @@ def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
     assert gate.ran() == ["allowed z"], str(outcome)
 
 
-def test_noise_does_not_end_the_supervisor(gate: Gate) -> None:
+def test_random_exec_calls_do_not_end_the_supervisor(gate: Gate) -> None:
     """Calls with any addresses, descriptors and flags; then one that is right, and one that is
     denied.
     """

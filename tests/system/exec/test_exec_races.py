@@ -183,7 +183,7 @@ def counts(outcome: Outcome) -> tuple[int, int, int]:
 
 # Content is nothing that one looks at and then goes on.
 @pytest.mark.parametrize("name", [*(name for name in RACES if name != "rewrite content"), UNFENCED])
-def test_looking_and_letting_go_loses_the_race(sandbox: SandboxRunner, name: str) -> None:
+def test_control_a_gate_that_only_looks_loses_the_race(sandbox: SandboxRunner, name: str) -> None:
     gate = Gate(sandbox=sandbox)
     run = race(gate, name, NAIVE_CALLS)
     words = [
@@ -204,7 +204,7 @@ def test_looking_and_letting_go_loses_the_race(sandbox: SandboxRunner, name: str
 
 
 @pytest.mark.parametrize("name", RACES)
-def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
+def test_no_unjudged_program_runs(gate: Gate, name: str) -> None:
     run = race(gate, name, CALLS)
     # These are a debugger's.
     more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
@@ -219,7 +219,7 @@ def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     )
 
 
-def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(
+def test_the_judged_loader_runs_also_without_file_rules(
     sandbox: SandboxRunner,
 ) -> None:
     gate = Gate(sandbox=sandbox)
@@ -275,7 +275,7 @@ def lost(gate: Gate, run: Race, outcome: Outcome) -> int:
     return ran
 
 
-def test_a_command_that_is_killed_for_its_race_ends_the_run_as_such(gate: Gate) -> None:
+def test_a_command_killed_for_a_race_ends_the_run_with_its_signal(gate: Gate) -> None:
     """It is waited for by those who trace it and by those who started it: its end is lost to
     neither.
     """

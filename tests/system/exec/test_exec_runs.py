@@ -167,7 +167,7 @@ def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -
     assert gate.ran() == ["allowed word"]
 
 
-def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: Gate) -> None:
+def test_a_nested_run_is_refused_or_held_by_both_gates(gate: Gate) -> None:
     """A task has one listener. Without a gate of its own the inner run is one more program."""
     programs = gate.sandbox.programs
     outer = gate.policy(gate.forbidding)
@@ -242,7 +242,7 @@ def test_a_container_does_not_start_with_rules_that_are_not_enforced(jail: Jail)
     assert "a container does not enforce rule" in outcome.stderr, str(outcome)
 
 
-def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
+def test_the_documented_audit_command_lists_started_programs(gate: Gate) -> None:
     """F-076, F-077."""
     need_program("jq")
     text = (REPOSITORY / "docs/deny-a-command.md").read_text()

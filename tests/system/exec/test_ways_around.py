@@ -175,7 +175,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_denied_program_runs_by_no_way(gate: Gate, way: str) -> None:
+def test_no_bypass_runs_a_denied_program(gate: Gate, way: str) -> None:
     words = WAYS[way](gate)
     control = gate.without(words)
     assert any(line.startswith("forbidden") for line in gate.ran()), (
@@ -195,7 +195,7 @@ def test_a_denied_program_runs_by_no_way(gate: Gate, way: str) -> None:
     assert any(event["action"] == "deny" for event in gate.execs()), str(outcome)
 
 
-def test_what_no_rule_is_asked_about_is_told_as_whole_as_the_rest(gate: Gate) -> None:
+def test_a_denial_before_the_rules_has_all_event_fields(gate: Gate) -> None:
     words = _by_loader(gate)
     gate.inside(words, gate.forbidding)
     (event,) = (event for event in gate.execs() if event["action"] == "deny")
@@ -240,7 +240,7 @@ def test_threads_that_ask_at_once_get_each_its_answer(gate: Gate) -> None:
         assert gate.ran() == ["allowed x"], str(outcome)
 
 
-def test_a_hard_link_is_another_place_and_the_same_content(gate: Gate) -> None:
+def test_a_hard_link_has_another_path_and_the_same_hash(gate: Gate) -> None:
     programs, project = gate.sandbox.programs, gate.project
     tools = gate.sandbox.tree.make(project / "tools")
     shutil.copy(programs.forbidden, tools / "tool")
@@ -334,7 +334,7 @@ def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: 
     assert gate.ran() == []
 
 
-def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> None:
+def test_rules_are_refused_together_with_nested_namespaces(gate: Gate) -> None:
     """Inside them a loader, or any other file, can stand in a program's place."""
     words = gate.sandbox.probe("exec", gate.sandbox.programs.allowed, "x")
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\nnamespaces = true\n")
@@ -345,7 +345,7 @@ def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> No
     assert gate.ran() == ["allowed x"]
 
 
-def test_a_caller_that_is_traced_is_refused_unless_the_policy_gives_that_up(gate: Gate) -> None:
+def test_a_traced_caller_is_refused_unless_the_policy_allows_tracing(gate: Gate) -> None:
     programs = gate.sandbox.programs
     words = gate.sandbox.probe("exec-traced", programs.allowed, "x")
     assert gate.sandbox.outside(words).answer == "ok 0"
@@ -366,7 +366,7 @@ def test_a_caller_that_is_traced_is_refused_unless_the_policy_gives_that_up(gate
     assert gate.ran() == []
 
 
-def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
+def test_strace_works_if_the_policy_allows_tracing(gate: Gate) -> None:
     need_program("strace")
     words: list[Word] = [
         "strace",
@@ -385,7 +385,7 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
     assert outcome.exit_code != 0, str(outcome)
 
 
-def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
+def test_a_traced_caller_is_refused_with_a_reason(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
     """No policy leaves ptrace open without the switch; a plan can."""

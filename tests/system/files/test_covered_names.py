@@ -57,7 +57,7 @@ def test_a_protected_name_that_is_there_stays_as_it_is(full: SandboxRunner, name
 
 
 @pytest.mark.parametrize("flag", ["--read", "-x"])
-def test_a_narrower_grant_inside_takes_no_protection_away(full: SandboxRunner, flag: str) -> None:
+def test_a_narrower_grant_does_not_remove_protection(full: SandboxRunner, flag: str) -> None:
     """Grants add up: what the workspace lets be written can still be written there, and so has to
     be protected.
     """
@@ -312,7 +312,9 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
         os.close(deepest)
 
 
-def test_everything_may_be_written_but_what_the_fence_rests_on(full: SandboxRunner) -> None:
+def test_everything_may_be_written_but_files_that_the_sandbox_relies_on(
+    full: SandboxRunner,
+) -> None:
     """`write_globs = ["/**"]`: configuration, state, journal and installation stay as they are."""
     home = full.tester.home
     places = [
@@ -370,7 +372,7 @@ def test_a_directory_that_became_a_link_to_packages_is_listed(full: SandboxRunne
     assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
 
 
-def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: SandboxRunner) -> None:
+def test_a_change_in_place_is_reported_and_an_unchanged_file_is_not(full: SandboxRunner) -> None:
     place = full.tree.put(full.tree.project / "deep" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["cat", place]).stderr
     assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr

@@ -66,7 +66,7 @@ def test_an_existing_directory_stays_as_it_is(sandbox: SandboxRunner, tree: Proj
     assert out.stat().st_mode & 0o777 == 0o755
 
 
-def test_only_a_run_makes_it(sandbox: SandboxRunner, tree: ProjectTree) -> None:
+def test_only_a_run_creates_a_missing_directory(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     out = tree.root / "out"
     file = policy(tree, f"{out}/**")
     asked: list[list[Word]] = [
@@ -90,7 +90,9 @@ def test_only_a_run_makes_it(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     assert (out / "here").exists()
 
 
-def test_a_remembered_plan_makes_it_again(sandbox: SandboxRunner, tree: ProjectTree) -> None:
+def test_a_remembered_plan_creates_the_directory_again(
+    sandbox: SandboxRunner, tree: ProjectTree
+) -> None:
     out = tree.root / "out"
     words: list[Word] = ["run", "--policy", policy(tree, f"{out}/**"), "--", "touch", out / "new"]
     for _ in range(3):
@@ -101,7 +103,9 @@ def test_a_remembered_plan_makes_it_again(sandbox: SandboxRunner, tree: ProjectT
 
 
 @pytest.mark.parametrize("where", ["way", "way/out"])
-def test_no_link_is_followed(sandbox: SandboxRunner, tree: ProjectTree, where: str) -> None:
+def test_creating_a_directory_follows_no_link(
+    sandbox: SandboxRunner, tree: ProjectTree, where: str
+) -> None:
     """A command that may write there once could have left it."""
     link = tree.project / where
     link.parent.mkdir(exist_ok=True)

@@ -67,7 +67,7 @@ def test_a_deep_tree_costs_the_supervisor_little_memory(full: SandboxRunner) -> 
     assert int(used.removeprefix("used ")) < 64 * 1024, used
 
 
-def test_a_run_short_of_memory_takes_what_was_planted_or_says_that_it_did_not(
+def test_a_run_short_of_memory_takes_planted_names_or_reports_them(
     full: SandboxRunner,
 ) -> None:
     limited: list[Word] = ["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh"]

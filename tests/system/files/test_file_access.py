@@ -185,7 +185,7 @@ def test_a_nameless_file_can_not_be_given_a_name_outside(
     ],
     ids=["shell", "python", "perl", "static-program"],
 )
-def test_shell_interpreter_and_static_program_meet_the_same_wall(
+def test_shell_interpreter_and_static_program_get_the_same_denial(
     sandbox: SandboxRunner, tree: ProjectTree, reader: tuple[str, ...]
 ) -> None:
     """F-090."""
@@ -208,9 +208,7 @@ def test_shell_interpreter_and_static_program_meet_the_same_wall(
     assert SECRET in control.stdout
 
 
-def test_a_directory_descriptor_does_not_come_along(
-    sandbox: SandboxRunner, tree: ProjectTree
-) -> None:
+def test_a_directory_descriptor_is_not_inherited(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """An inherited descriptor of an outside directory would be a way around every path rule."""
     directory = os.open(tree.outside, os.O_RDONLY | os.O_DIRECTORY)
     try:

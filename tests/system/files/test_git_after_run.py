@@ -131,7 +131,7 @@ def test_links_in_git_s_own_directory_that_were_there_before_stay(full: SandboxR
     assert link.is_symlink()
 
 
-def test_git_finds_out_that_there_are_links(full: SandboxRunner) -> None:
+def test_git_detects_the_links(full: SandboxRunner) -> None:
     """It makes one in its directory, looks at it, and removes it."""
     script = (
         "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; "

@@ -159,7 +159,7 @@ def test_a_new_work_tree_executes_nothing_by_a_relative_value(
 # The entry's name is none that a listing by names without a dot shows, or it says that the work
 # tree is elsewhere.
 @pytest.mark.parametrize("rename", ["N=.N", "echo $PWD/other/.git > .git/worktrees/wt/gitdir"])
-def test_a_value_counts_wherever_a_git_file_leads(full: SandboxRunner, rename: str) -> None:
+def test_a_git_value_is_protected_behind_every_git_file(full: SandboxRunner, rename: str) -> None:
     """The run makes a work tree; the person sets a relative value; the next run finds what the
     value means there.
     """

@@ -73,7 +73,7 @@ def test_an_honest_index_stays(full: SandboxRunner) -> None:
     assert full.outside(["git", "ls-files"], cwd=place).stdout == "file\nother\n"
 
 
-def test_no_resolution_that_the_command_made_up_copies_a_secret(full: SandboxRunner) -> None:
+def test_a_forged_merge_resolution_copies_no_secret(full: SandboxRunner) -> None:
     script = """echo started; mkdir -p .git/rr-cache/1111111111111111111111111111111111111111
         echo > .git/rr-cache/1111111111111111111111111111111111111111/preimage
         printf '1111111111111111111111111111111111111111\\t%s\\0' "$0" > .git/MERGE_RR"""

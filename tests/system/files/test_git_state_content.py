@@ -296,7 +296,7 @@ def test_a_socket_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
 
 
 @pytest.mark.parametrize("part", ["packed-refs", "rebase-apply/apply-opt", "index"])
-def test_apply_holds_the_same_back(full: SandboxRunner, part: str) -> None:
+def test_apply_holds_back_git_state_of_the_session(full: SandboxRunner, part: str) -> None:
     script = """echo 1 > file; git add file; git commit -qm one; git pack-refs --all
         mkdir .git/rebase-apply; : > .git/rebase-apply/apply-opt"""
     place = made(full, full.tree.project, f"{_WHO}set -e; git init -q -b main .; {script}")

@@ -79,7 +79,7 @@ def test_long_spellings_mean_the_same(
         assert outcome.answer.startswith("ok") == allowed, (spelling, str(outcome))
 
 
-def test_without_a_grant_the_same_acts_fail_and_without_the_fence_they_work(
+def test_control_acts_fail_without_a_grant_and_work_without_the_sandbox(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     place = furnish(tree)
@@ -173,7 +173,7 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(
     assert f"allow-noexec {tree.project} " in explained.stdout, str(explained)
 
 
-def test_in_the_full_tier_no_program_is_loaded_from_there_either(
+def test_full_tier_maps_no_code_from_a_grant_without_execution(
     full: SandboxRunner, tree: ProjectTree
 ) -> None:
     """Its mount is noexec: neither the loader nor a library call maps code from it. A grant below
@@ -337,7 +337,7 @@ def test_a_denied_place_inside_a_granted_one_stays_closed(
     assert sandbox.outside(sandbox.probe("read", private)).answer == f"ok {SECRET}"
 
 
-def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not_by_run(
+def test_check_and_explain_report_a_lost_listing_and_run_does_not(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     place = furnish(tree)
@@ -376,7 +376,7 @@ def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not
     assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
 
 
-def test_the_way_to_a_denied_place_can_not_be_renamed(
+def test_directories_above_a_denied_path_cannot_be_renamed(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """Else the next run would find the secret under a name nobody denied."""
@@ -473,7 +473,7 @@ def test_a_narrower_grant_does_not_reopen_a_denied_place(
 
 
 @pytest.mark.parametrize("tier", ["landlock", "full"])
-def test_everything_can_be_read_on_request_but_what_is_closed(
+def test_a_read_grant_of_everything_keeps_denied_files_closed(
     sandbox: SandboxRunner, host: dict[str, Any], tier: str
 ) -> None:
     """A-111: a named option, and secrets stay where they are."""

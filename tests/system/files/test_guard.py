@@ -186,7 +186,7 @@ while select.select([], [2], [], 0)[1]: os.write(2, bytes(4096))'
     assert not list(full.tree.project.glob("*/.envrc"))
 
 
-def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: SandboxRunner) -> None:
+def test_a_name_that_the_host_removed_cannot_be_created_by_the_command(full: SandboxRunner) -> None:
     project = full.tree.project
     for name in (".envrc", "a/.vscode/tasks.json", ".mcp.json"):
         full.tree.put(project / name, "as it was\n")
@@ -226,7 +226,7 @@ REPOSITORIES = {
 
 
 @pytest.mark.parametrize("made", REPOSITORIES.values(), ids=REPOSITORIES)
-def test_what_other_repositories_of_the_workspace_name_is_protected_too(
+def test_paths_named_by_other_repositories_of_the_workspace_are_protected(
     full: SandboxRunner, made: str
 ) -> None:
     project, mark = full.tree.project, full.tree.outside / "mark"
@@ -311,7 +311,7 @@ echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done
 """
 
 
-def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_later(
+def test_known_limit_a_nested_mount_namespace_misses_later_masks(
     full: SandboxRunner,
 ) -> None:
     """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The

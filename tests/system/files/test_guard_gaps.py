@@ -77,7 +77,9 @@ def ended(process: subprocess.Popen[str]) -> str:
 
 
 @gaps
-def test_a_name_that_the_host_removed_is_not_the_command_s(full: SandboxRunner, gap: str) -> None:
+def test_a_name_that_the_host_removed_is_not_attributed_to_the_command(
+    full: SandboxRunner, gap: str
+) -> None:
     project = full.tree.project
     full.tree.put(project / ".envrc", "as it was\n")
     full.tree.put(project / ".mcp.json", "as it was\n")
@@ -99,7 +101,7 @@ done("planted"); wait("end")
 
 
 @gaps
-def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dropped(
+def test_a_file_renamed_by_the_host_stays_unless_events_were_dropped(
     full: SandboxRunner, gap: str
 ) -> None:
     project = full.tree.project
@@ -132,9 +134,7 @@ done("planted"); wait("end")
 
 
 @pytest.mark.parametrize("gap", ["none", "dropped"])
-def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
-    full: SandboxRunner, gap: str
-) -> None:
+def test_a_reused_inode_number_does_not_make_a_new_file_old(full: SandboxRunner, gap: str) -> None:
     project, mark = full.tree.project, full.tree.outside / "mark"
     config = (
         f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
@@ -164,7 +164,9 @@ def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
 
 
 @gaps
-def test_what_another_run_removed_is_not_the_command_s(full: SandboxRunner, gap: str) -> None:
+def test_a_name_that_another_run_removed_is_not_attributed_to_the_command(
+    full: SandboxRunner, gap: str
+) -> None:
     """For the run that made it first the file is no mount point; for the other one that run is
     outside.
     """

@@ -284,7 +284,7 @@ def test_links_made_in_another_project_are_not_followed(sandbox: SandboxRunner) 
     assert explicit.exit_code == 125, explicit
 
 
-def test_a_policy_in_another_runs_workspace_needs_the_word(sandbox: SandboxRunner) -> None:
+def test_a_policy_in_the_workspace_of_another_run_needs_trust(sandbox: SandboxRunner) -> None:
     file = sandbox.tree.put(sandbox.tree.project / "pol.toml", '[meta]\ninherit = "ai-agent"\n')
     loose = (
         f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n'
@@ -360,7 +360,7 @@ def test_a_profile_that_became_unreadable_is_not_skipped(sandbox: SandboxRunner)
         config.chmod(0o755)
 
 
-def test_a_trusted_project_policy_that_is_gone_is_missed(sandbox: SandboxRunner) -> None:
+def test_a_run_is_refused_if_the_trusted_project_policy_is_gone(sandbox: SandboxRunner) -> None:
     sandbox.tree.put(sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
     assert paddock(sandbox, "trust").exit_code == 0
     assert "busy" in paddock(sandbox, "run", "--tier", "full", "--", "rm", "paddock.toml").stderr
@@ -373,7 +373,7 @@ def test_a_trusted_project_policy_that_is_gone_is_missed(sandbox: SandboxRunner)
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
 
 
-def test_a_run_that_was_refused_leaves_no_place_distrusted(sandbox: SandboxRunner) -> None:
+def test_a_refused_run_records_no_writable_path(sandbox: SandboxRunner) -> None:
     """It wrote nowhere: a policy where it would have written is believed as before."""
     place = elsewhere(sandbox)
     policy = sandbox.tree.put(place / "pol.toml", STRICT)
@@ -388,7 +388,7 @@ def test_a_run_that_was_refused_leaves_no_place_distrusted(sandbox: SandboxRunne
 
 
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm", "/proc"])
-def test_places_that_are_no_project_are_no_workspace(
+def test_system_directories_are_refused_as_a_workspace(
     sandbox: SandboxRunner, directory: str
 ) -> None:
     outcome = sandbox.tester.run([sandbox.installation.paddock, "run", "--", "true"], cwd=directory)
@@ -432,7 +432,7 @@ def test_other_terminals_of_the_user_can_not_be_opened(sandbox: SandboxRunner) -
         os.close(slave)
 
 
-def test_the_end_is_journaled_although_the_command_took_the_rights_away(
+def test_the_end_is_journaled_although_the_command_changed_the_mode(
     sandbox: SandboxRunner,
 ) -> None:
     """Landlock does not judge chmod; the core holds the file open."""
@@ -449,7 +449,7 @@ def test_the_end_is_journaled_although_the_command_took_the_rights_away(
     assert [event["event"] for event in sandbox.events()] == ["session.start", "session.end"]
 
 
-def test_a_hostile_key_does_not_take_all_memory(sandbox: SandboxRunner) -> None:
+def test_a_hostile_policy_key_does_not_use_all_memory(sandbox: SandboxRunner) -> None:
     file = sandbox.tree.put(sandbox.tree.root / "deep.toml", "a." * 100_000 + "a = 1\n")
     checked = sandbox.tester.run(
         ["sh", "-c", 'ulimit -v 4000000; exec "$0" check "$1"', sandbox.installation.paddock, file],
@@ -538,7 +538,7 @@ def test_a_directory_that_became_a_link_does_not_borrow_trust(sandbox: SandboxRu
     )
 
 
-def test_a_link_in_the_middle_of_the_way_does_not_borrow_trust(sandbox: SandboxRunner) -> None:
+def test_a_link_inside_a_path_does_not_borrow_trust(sandbox: SandboxRunner) -> None:
     """The person's own link leads into the project, and there a command puts the next one."""
     sandbox.tree.put(sandbox.tree.project / "policies" / "p.toml", STRICT)
     other = sandbox.tree.put(sandbox.tree.evil / "p.toml", loose(sandbox))
@@ -555,7 +555,7 @@ def test_a_link_in_the_middle_of_the_way_does_not_borrow_trust(sandbox: SandboxR
 # A directory that a command has shut: Landlock does not judge chmod.
 
 
-def test_a_renamed_project_is_still_in_reach(sandbox: SandboxRunner) -> None:
+def test_a_renamed_project_still_counts_as_previously_writable(sandbox: SandboxRunner) -> None:
     plant(sandbox, "pol.toml")
     assert sandbox.inside(["ln", "-s", sandbox.tree.outside, "build"]).exit_code == 0
     renamed = sandbox.tree.project.rename(sandbox.tree.root / "project-old")
@@ -565,7 +565,9 @@ def test_a_renamed_project_is_still_in_reach(sandbox: SandboxRunner) -> None:
     is_kept_from_the_secret(sandbox, *flags, words="leads through a symlink")
 
 
-def test_a_project_with_a_line_break_in_its_name_is_in_reach(sandbox: SandboxRunner) -> None:
+def test_a_project_with_a_line_break_in_its_name_counts_as_previously_writable(
+    sandbox: SandboxRunner,
+) -> None:
     project = sandbox.tree.make(sandbox.tree.root / "line\nbreak")
     plant(sandbox, "pol.toml", cwd=project)
     assert sandbox.inside(["ln", "-s", sandbox.tree.outside, "build"], cwd=project).exit_code == 0
@@ -586,7 +588,7 @@ def test_a_link_in_the_temporary_directory_of_a_living_run_is_not_followed(
         is_kept_from_the_secret(sandbox, *flags, words="leads through a symlink")
 
 
-def test_a_journal_is_not_led_elsewhere(sandbox: SandboxRunner) -> None:
+def test_a_planted_link_does_not_redirect_the_journal(sandbox: SandboxRunner) -> None:
     """It is written outside the sandbox: a planted link would choose where."""
     target = sandbox.tree.make(sandbox.tree.evil / "target")
     assert sandbox.inside(["ln", "-s", target, "logs"]).exit_code == 0
@@ -601,9 +603,7 @@ def test_a_journal_is_not_led_elsewhere(sandbox: SandboxRunner) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o622, 0o606])
-def test_a_list_of_places_that_others_could_write_is_not_believed(
-    sandbox: SandboxRunner, mode: int
-) -> None:
+def test_a_writable_list_of_paths_is_refused(sandbox: SandboxRunner, mode: int) -> None:
     need(
         "root",
         sandbox.tester.disposable,

@@ -103,7 +103,7 @@ def test_targets_of_links_in_protected_directories_are_read_only(
     assert (linked / "skills" / "mine" / "new.sh").exists()
 
 
-def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(
+def test_a_copy_holds_back_targets_of_links_in_protected_directories(
     full: SandboxRunner, linked: Path
 ) -> None:
     """Not what ~/.ssh leads to: it is denied as well, and so not in the copy."""

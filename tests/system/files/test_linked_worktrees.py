@@ -61,7 +61,7 @@ def test_git_works_in_a_linked_worktree(linked: Linked) -> None:
     "name",
     ["config", "hooks/post-commit", "worktrees/topic/gitdir", "worktrees/topic/commondir", "HEAD"],
 )
-def test_what_leads_git_elsewhere_can_not_be_written(linked: Linked, name: str) -> None:
+def test_files_that_redirect_git_cannot_be_written(linked: Linked, name: str) -> None:
     place = linked.main / ".git" / name
     before = place.read_bytes() if place.exists() else None
     linked.inside(f"echo evil > {place}; mv {place} {place}.old; rm -f {place}")

@@ -83,7 +83,7 @@ def test_a_call_with_the_same_result_outside_is_not_reported(
     assert "refused" not in done.stderr
 
 
-def test_closed_names_are_told_without_an_option_that_would_not_help(full: SandboxRunner) -> None:
+def test_a_closed_name_is_reported_without_a_useless_flag(full: SandboxRunner) -> None:
     project = full.tree.project
     full.tree.put(project / ".env", "secret\n")
     full.tree.put(project / ".envrc", "as it was\n")
@@ -98,12 +98,12 @@ def test_closed_names_are_told_without_an_option_that_would_not_help(full: Sandb
     assert (project / ".envrc").read_text() == "as it was\n"
 
 
-def test_nothing_is_told_unless_it_is_asked_for(sandbox: SandboxRunner) -> None:
+def test_nothing_is_reported_without_observe(sandbox: SandboxRunner) -> None:
     done = sandbox.inside(["cat", sandbox.tree.secret])
     assert (done.exit_code, refused(sandbox)) == (1, [])
 
 
-def test_quiet_leaves_it_to_the_journal(sandbox: SandboxRunner) -> None:
+def test_with_quiet_denials_are_only_journaled(sandbox: SandboxRunner) -> None:
     done = sandbox.inside(["cat", sandbox.tree.secret], "--observe", "--quiet")
     assert "refused" not in done.stderr
     assert [op for op, *_ in refused(sandbox)] == ["read"]
@@ -140,7 +140,7 @@ def python(sandbox: SandboxRunner, script: str, *flags: str) -> str:
     return done.stdout
 
 
-def test_bad_pointers_long_and_odd_names_are_survived(
+def test_bad_pointers_and_odd_names_do_not_end_the_observer(
     watched: tuple[SandboxRunner, tuple[str, ...]],
 ) -> None:
     sandbox, flags = watched
@@ -181,7 +181,7 @@ print("done", libc.open(ctypes.c_char_p(b"{sandbox.tree.project}/own.txt"), 0) >
     ]
 
 
-def test_a_flood_is_counted_and_stalls_nothing(full: SandboxRunner) -> None:
+def test_a_flood_of_denials_is_counted_and_delays_no_command(full: SandboxRunner) -> None:
     """Every path is another one. The command is not held up, the guard takes away what it has to,
     and the first refusal is told.
     """
@@ -207,7 +207,7 @@ print("done")
     assert not (project / ".mcp.json").exists()
 
 
-def test_threads_that_change_the_path_are_let_go_on_and_open_nothing(
+def test_threads_that_change_the_path_open_no_denied_file(
     watched: tuple[SandboxRunner, tuple[str, ...]],
 ) -> None:
     """What is observed is never what is trusted: whatever was read, the kernel judges what it reads
@@ -243,7 +243,7 @@ print(sorted(got - {{b""}}))
     assert python(sandbox, script, *flags[1:]).splitlines()[-1] in ("[b'mine\\n']", "[]")
 
 
-def test_without_the_judge_the_command_goes_on_and_it_is_told(
+def test_a_broken_observer_is_reported_and_the_command_continues(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
     """The half that judges is broken: the run is as fenced as ever."""
@@ -271,7 +271,7 @@ def test_without_the_judge_the_command_goes_on_and_it_is_told(
     assert (done.exit_code, done.stdout) == (125, ""), done
 
 
-def test_it_needs_a_fence_to_look_at(sandbox: SandboxRunner) -> None:
+def test_observe_is_refused_without_file_rules(sandbox: SandboxRunner) -> None:
     done = sandbox.inside(["true"], "--observe", "--off", "landlock")
     assert done.exit_code == 125
     assert "files are not restricted" in done.stderr

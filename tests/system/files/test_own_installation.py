@@ -41,7 +41,7 @@ def attack(victims: list[Path], absent: list[Path]) -> list[str]:
     return script
 
 
-def test_installed_for_one_user(sandbox: SandboxRunner) -> None:
+def test_installation_of_one_user_stays_unchanged(sandbox: SandboxRunner) -> None:
     with for_one_user(sandbox.tester) as installed:
         local = sandbox.tester.home / ".local"
         victims = [
@@ -70,7 +70,7 @@ def test_installed_for_one_user(sandbox: SandboxRunner) -> None:
         assert victims[2].read_text().endswith("# seen\n"), "without the sandbox he may: it is his"
 
 
-def test_installed_for_one_user_it_starts_whatever_the_environment_says(
+def test_installation_of_one_user_starts_in_any_environment(
     sandbox: SandboxRunner,
 ) -> None:
     """Where a user's packages are is a variable of the caller's for Python; not for Paddock."""
@@ -89,7 +89,7 @@ def test_installed_for_one_user_it_starts_whatever_the_environment_says(
             assert run.stdout == "ran\n", run
 
 
-def test_on_an_interpreter_in_the_home(sandbox: SandboxRunner) -> None:
+def test_interpreter_in_the_home_stays_unchanged(sandbox: SandboxRunner) -> None:
     with on_an_interpreter_at_home(sandbox.tester) as (installed, base):
         (library,) = (base / "lib").glob("python*")
         victims = [
@@ -172,7 +172,7 @@ def entry(sandbox: SandboxRunner, directory: Path) -> Iterator[Path]:
             directory.rmdir()
 
 
-def test_the_link_that_a_person_starts_it_by(sandbox: SandboxRunner) -> None:
+def test_link_that_starts_paddock_stays_unchanged(sandbox: SandboxRunner) -> None:
     with entry(sandbox, sandbox.tester.home / ".local" / "bin") as link:
         env = {"PATH": f"{link.parent}:/usr/bin:/bin"}
         script = (

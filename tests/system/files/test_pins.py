@@ -75,7 +75,7 @@ def test_a_submodule_s_git_directory_stays_where_it_is(full: SandboxRunner) -> N
 
 
 @pytest.mark.parametrize("level", ["a", "a/b"])
-def test_what_lies_above_an_exact_deny_stays_where_it_is(full: SandboxRunner, level: str) -> None:
+def test_directories_above_an_exact_deny_cannot_be_renamed(full: SandboxRunner, level: str) -> None:
     """Else the next run would find the secret under a name that nothing denies."""
     project = full.tree.project
     secret = full.tree.put(project / "a" / "b" / "plain", "secret\n")

@@ -130,7 +130,7 @@ def settles(process: subprocess.Popen[str], kind: str, path: Path, expected: str
 
 
 @pytest.mark.parametrize("act", ["creates", "replaces", "makes the directory of"])
-def test_a_name_that_is_denied_by_its_path_stays_closed_when_the_host(
+def test_a_path_deny_holds_when_the_host_changes_the_file(
     full: SandboxRunner, tester: Tester, home: Path, act: str
 ) -> None:
     """One of the base profile, and one of a person's policy."""

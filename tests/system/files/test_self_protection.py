@@ -153,7 +153,7 @@ def test_the_journal_of_the_run_stays_closed_in_a_granted_home(
     assert not (default / "x").exists()
 
 
-def test_a_switch_is_off_only_when_the_person_says_so(sandbox: SandboxRunner) -> None:
+def test_a_layer_is_off_only_by_a_command_line_flag(sandbox: SandboxRunner) -> None:
     """A file, the environment or the command itself can not turn a layer off."""
     policy = sandbox.tree.put(sandbox.tree.root / "off.conf", "inherit ai-agent\nlandlock off\n")
     refused = sandbox.tester.run(
@@ -175,7 +175,7 @@ def test_a_switch_is_off_only_when_the_person_says_so(sandbox: SandboxRunner) ->
     assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret), env=env).answer == "EACCES"
 
 
-def test_a_repository_does_not_set_its_own_fence(sandbox: SandboxRunner) -> None:
+def test_a_repository_does_not_choose_its_own_sandbox(sandbox: SandboxRunner) -> None:
     """A paddock.toml in the workspace counts only after it was trusted once."""
     loose = (
         f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\n'
@@ -291,7 +291,7 @@ def test_remembered_plans_can_not_be_written_in_a_granted_home(
 
 
 @pytest.mark.parametrize("grant", ["-a", "-r", "-w"])
-def test_everything_is_too_much_to_grant(sandbox: SandboxRunner, grant: str) -> None:
+def test_a_grant_of_the_root_directory_is_refused(sandbox: SandboxRunner, grant: str) -> None:
     """F-102: a pattern without a static prefix would be the whole machine."""
     for pattern in ("/**", "/*"):
         refused = sandbox.inside(sandbox.probe("create", "ran"), grant, pattern)
@@ -316,7 +316,7 @@ def test_modules_in_the_workspace_are_not_imported_by_paddock(sandbox: SandboxRu
     assert not (sandbox.tree.root / "imported").exists()
 
 
-def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(sandbox: SandboxRunner) -> None:
+def test_a_core_in_the_workspace_or_on_the_path_is_not_started(sandbox: SandboxRunner) -> None:
     fake = sandbox.tree.put(
         sandbox.tree.project / "paddock-core",
         f"#!/bin/sh\ntouch {sandbox.tree.root}/taken\n",
@@ -330,7 +330,7 @@ def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(sandbox: SandboxRun
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&- <&-", "<&- >&- 2>&-"])
-def test_closed_standard_descriptors_do_not_let_another_one_slip_in(
+def test_closed_standard_descriptors_leak_no_other_descriptor(
     sandbox: SandboxRunner, closed: str
 ) -> None:
     """The plan, the journal or a directory must not end up as the command's standard input or

@@ -119,7 +119,7 @@ def test_a_command_writes_inside_and_not_outside(fenced: SandboxRunner) -> None:
     assert not outside.exists()
 
 
-def test_when_the_time_is_over_nothing_is_left(fenced: SandboxRunner) -> None:
+def test_a_timed_out_call_leaves_no_process(fenced: SandboxRunner) -> None:
     """What ignores the request to end, and what left its group, go as well; what was said until
     then is kept.
     """
@@ -135,7 +135,7 @@ def test_when_the_time_is_over_nothing_is_left(fenced: SandboxRunner) -> None:
     wait_for(lambda: not list(alive(marker)), "the end of all it started")
 
 
-def test_a_cancelled_call_leaves_nothing(fenced: SandboxRunner) -> None:
+def test_a_cancelled_call_leaves_no_process(fenced: SandboxRunner) -> None:
     marker = f"9{os.getpid()}.25"
     begun = fenced.tree.project / "begun"
     command = f"(setsid sleep {marker} &); touch begun; sleep {marker}"
@@ -146,7 +146,7 @@ def test_a_cancelled_call_leaves_nothing(fenced: SandboxRunner) -> None:
     assert [event["outcome"] for event in ended] == ["cancelled"]
 
 
-def test_no_name_is_the_end_of_the_journal(sandbox: SandboxRunner) -> None:
+def test_no_file_name_breaks_the_journal(sandbox: SandboxRunner) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("write_file", {"path": "caf\udcff", "content": "x"}),
         ("write_file", {"path": "\ud800", "content": "x"}),
@@ -214,7 +214,7 @@ def test_a_configuration_says_where_commands_write_how_long_and_how_many(
     assert outside.exists()
 
 
-def test_rights_are_those_of_the_user(sandbox: SandboxRunner) -> None:
+def test_file_tools_have_the_permissions_of_the_user(sandbox: SandboxRunner) -> None:
     project = sandbox.tree.project
     for name, mode in (("locked", 0o444), ("closed", 0o000)):
         (project / name).write_text("old")
@@ -330,7 +330,7 @@ log_all_commands = true
 """
 
 
-def test_one_file_governs_the_tools_and_the_fence_below(sandbox: SandboxRunner) -> None:
+def test_one_file_configures_the_tools_and_the_sandbox(sandbox: SandboxRunner) -> None:
     program = sandbox.tree.put(sandbox.tree.root / "program.py", GOVERNED)
     policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     python = sandbox.installation.paddock.with_name("python")
@@ -391,7 +391,9 @@ require_approval_for_writes = false
 
 
 @pytest.mark.parametrize("governed", [True, False])
-def test_file_tools_heed_the_fence_of_their_policy(full: SandboxRunner, governed: bool) -> None:
+def test_file_tools_obey_the_file_rules_of_their_policy(
+    full: SandboxRunner, governed: bool
+) -> None:
     """What git runs, what the policy denies, and Paddock's own: as closed to them as to commands.
     The control has no policy file, and so no sandbox.
     """
@@ -624,7 +626,7 @@ asyncio.run(main())
 """
 
 
-def test_a_command_that_nothing_confines_is_asked_about_though_the_executor_is_the_fence(
+def test_an_unconfined_command_is_asked_about_also_with_a_sandbox_executor(
     sandbox: SandboxRunner,
 ) -> None:
     """The core measures for each run what it holds; ``require_enforced = false`` lets a run start
@@ -656,7 +658,7 @@ def test_a_command_that_nothing_confines_is_asked_about_though_the_executor_is_t
         assert not outside.exists()
 
 
-def test_the_bash_tool_is_bash(fenced: SandboxRunner) -> None:
+def test_bash_tool_runs_bash(fenced: SandboxRunner) -> None:
     """What the judge parses as bash, bash runs: dash would start the program behind ``||`` in
     ``[[``.
     """

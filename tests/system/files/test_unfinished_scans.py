@@ -95,7 +95,7 @@ def test_a_grant_inside_another_is_scanned_too(full: SandboxRunner) -> None:
     assert_taken(full, outcome.stderr, session)
 
 
-def test_a_run_elsewhere_and_without_namespaces_finishes_it_too(
+def test_a_run_elsewhere_without_namespaces_finishes_the_scan(
     full: SandboxRunner, sandbox: SandboxRunner
 ) -> None:
     session = killed(full)
@@ -104,7 +104,7 @@ def test_a_run_elsewhere_and_without_namespaces_finishes_it_too(
     assert_taken(full, outcome.stderr, session)
 
 
-def test_doctor_finishes_it(full: SandboxRunner) -> None:
+def test_doctor_finishes_an_unfinished_scan(full: SandboxRunner) -> None:
     session = killed(full)
     outcome = full.outside([full.installation.paddock, "doctor"])
     assert outcome.exit_code == 0, str(outcome)
@@ -146,7 +146,9 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
     assert_taken(full, outcome.stderr, session)
 
 
-def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: SandboxRunner) -> None:
+def test_control_a_run_that_ends_takes_planted_names_and_leaves_no_mark(
+    full: SandboxRunner,
+) -> None:
     with planting(full) as process:
         assert len(marks(full)) == 1
         os.kill(process.pid, signal.SIGCONT)
@@ -246,7 +248,7 @@ def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(
         (full.tree.project / "planted").unlink()
 
 
-def test_starts_at_the_same_time_finish_it_once(full: SandboxRunner) -> None:
+def test_concurrent_starts_finish_the_scan_once(full: SandboxRunner) -> None:
     session = killed(full)
     argv = [str(word) for word in full.command(["true"])]
     script = 'for i in 1 2 3 4 5 6; do "$@" 2>&1 & done; wait'
@@ -286,7 +288,7 @@ def test_a_command_can_not_touch_a_mark(full: SandboxRunner) -> None:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_in_the_last_scan_ends_it_and_the_next_run_finishes_it(
+def test_a_signal_stops_the_last_scan_and_the_next_run_finishes_it(
     full: SandboxRunner, name: str
 ) -> None:
     project = full.tree.project

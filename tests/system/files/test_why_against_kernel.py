@@ -324,7 +324,7 @@ def test_the_plan_and_the_kernel_agree_on_every_act(
 
 
 @pytest.mark.parametrize("grant", ["--read", "--allow"])
-def test_a_plan_that_is_not_the_fence_is_found_out(full: SandboxRunner, grant: str) -> None:
+def test_control_a_plan_with_one_more_grant_is_detected(full: SandboxRunner, grant: str) -> None:
     """The control: asked about one more grant than the run has, the plan gives answers that the
     kernel does not.
     """

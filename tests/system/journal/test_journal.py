@@ -95,7 +95,7 @@ def test_the_start_counts_what_was_really_applied(sandbox: SandboxRunner) -> Non
     assert actual["env_sanitize"]
 
 
-def test_the_name_is_that_of_the_uid_not_of_the_environment(sandbox: SandboxRunner) -> None:
+def test_user_name_comes_from_the_uid_and_not_from_the_environment(sandbox: SandboxRunner) -> None:
     """C-091."""
     sandbox.inside(["true"], env={"USER": "root", "LOGNAME": "root"})
     assert only(sandbox.events(), "session.start")["user"] == sandbox.tester.name
@@ -126,14 +126,14 @@ def test_the_start_is_written_even_if_the_program_can_not_start(sandbox: Sandbox
     assert sandbox.events()[0]["event"] == "session.start"
 
 
-def test_switched_off_there_is_no_journal(sandbox: SandboxRunner) -> None:
+def test_off_audit_writes_no_journal(sandbox: SandboxRunner) -> None:
     """C-052."""
     outcome = sandbox.inside(["echo", "ran"], "--off", "audit", journal=False)
     assert outcome.stdout == "ran\n"
     assert not sandbox.journal.exists()
 
 
-def test_by_default_it_lies_under_var_tmp_and_carries_the_uid(
+def test_default_journal_is_under_var_tmp_with_the_uid_in_its_name(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
     """C-081, C-083."""
@@ -168,7 +168,7 @@ def refused(sandbox: SandboxRunner) -> None:
     assert str(sandbox.journal) in outcome.stderr, str(outcome)
 
 
-def test_a_directory_of_another_maker_is_refused(sandbox: SandboxRunner) -> None:
+def test_a_journal_directory_of_another_user_is_refused(sandbox: SandboxRunner) -> None:
     """C-082."""
     need_root()
     sandbox.journal.mkdir(mode=0o777)
@@ -179,14 +179,16 @@ def test_a_directory_of_another_maker_is_refused(sandbox: SandboxRunner) -> None
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o777, 0o500, 0o1777], ids=oct)
-def test_a_directory_others_can_enter_is_refused(sandbox: SandboxRunner, mode: int) -> None:
+def test_a_journal_directory_that_others_can_enter_is_refused(
+    sandbox: SandboxRunner, mode: int
+) -> None:
     sandbox.tree.make(sandbox.journal)
     sandbox.journal.chmod(mode)
     refused(sandbox)
     assert stat.S_IMODE(sandbox.journal.stat().st_mode) == mode
 
 
-def test_a_symlink_as_directory_is_refused(sandbox: SandboxRunner) -> None:
+def test_a_symlink_as_journal_directory_is_refused(sandbox: SandboxRunner) -> None:
     """C-082."""
     target = sandbox.tree.make(sandbox.tree.root / "target")
     target.chmod(0o700)
@@ -197,7 +199,7 @@ def test_a_symlink_as_directory_is_refused(sandbox: SandboxRunner) -> None:
 
 @pytest.mark.parametrize("name", ["today", "head"])
 @pytest.mark.parametrize("trap", ["symlink", "fifo", "directory", "hard-link", "open-to-others"])
-def test_a_trap_in_the_place_of_a_file_is_refused(
+def test_a_journal_file_that_is_no_regular_file_is_refused(
     sandbox: SandboxRunner, trap: str, name: str
 ) -> None:
     victim = sandbox.tree.put(sandbox.tree.outside / "victim", "untouched\n", mode=0o600)
@@ -223,7 +225,7 @@ def test_a_trap_in_the_place_of_a_file_is_refused(
     assert victim.read_text() == "untouched\n"
 
 
-def test_a_directory_that_can_not_be_made_is_refused(sandbox: SandboxRunner) -> None:
+def test_a_journal_directory_that_cannot_be_created_is_refused(sandbox: SandboxRunner) -> None:
     sandbox.tree.root.chmod(0o555)
     try:
         refused(sandbox)
@@ -245,7 +247,7 @@ def test_a_journal_inside_a_writable_grant_is_refused(sandbox: SandboxRunner) ->
 
 
 @pytest.mark.parametrize("granted_above", [False, True], ids=["default", "read-grant-above"])
-def test_the_command_can_not_read_list_or_change_it(
+def test_command_cannot_read_list_or_change_the_journal(
     sandbox: SandboxRunner, granted_above: bool
 ) -> None:
     """C-084: also when a grant lies above it."""
@@ -275,7 +277,7 @@ def test_the_command_can_not_read_list_or_change_it(
     assert sandbox.outside(sandbox.probe("read", today)).answer.startswith("ok")
 
 
-def test_its_descriptor_is_not_in_the_command(sandbox: SandboxRunner) -> None:
+def test_command_does_not_inherit_the_journal_descriptor(sandbox: SandboxRunner) -> None:
     """C-087."""
     held = sandbox.inside(sandbox.probe("descriptors"))
     assert held.answer == "ok 0,1,2", str(held)
@@ -324,7 +326,7 @@ def test_the_order_is_journal_then_landlock_then_filter_then_exec(sandbox: Sandb
 # ---- hostile text
 
 
-def test_a_directory_name_can_not_forge_a_line(sandbox: SandboxRunner) -> None:
+def test_a_directory_name_cannot_forge_a_journal_line(sandbox: SandboxRunner) -> None:
     """C-095."""
     name = 'a","event":"session.end","x":"\n{"seq":1,"event":"FAKE"}\n\x1b[31m\u202e'
     place = sandbox.tree.make(sandbox.tree.project / name)
@@ -337,7 +339,7 @@ def test_a_directory_name_can_not_forge_a_line(sandbox: SandboxRunner) -> None:
     assert all(0x20 <= byte < 0x7F for line in found for byte in line)
 
 
-def test_arguments_can_not_forge_a_line(sandbox: SandboxRunner) -> None:
+def test_arguments_cannot_forge_a_journal_line(sandbox: SandboxRunner) -> None:
     words: list[Word] = [
         "true",
         '"},\n{"event":"FAKE"}',

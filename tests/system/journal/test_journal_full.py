@@ -71,7 +71,7 @@ def missing(events: list[dict[str, object]]) -> int:
     return sum(int(str(event["count"])) for event in events if event["event"] == "journal.lost")
 
 
-def test_without_a_full_disk_nothing_is_missing(crowded: SandboxRunner) -> None:
+def test_control_no_event_is_lost_with_free_disk(crowded: SandboxRunner) -> None:
     """The control."""
     run(crowded, f"/usr/bin/cat /dev/null\n{TRYING}\n/usr/bin/true after")
     events = crowded.events()
@@ -81,7 +81,7 @@ def test_without_a_full_disk_nothing_is_missing(crowded: SandboxRunner) -> None:
     assert (verified.exit_code, verified.stderr) == (0, ""), str(verified)
 
 
-def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
+def test_events_lost_on_a_full_disk_are_counted_when_there_is_room(
     crowded: SandboxRunner,
 ) -> None:
     run(crowded, f"{FILL}\n{TRYING}\n{FREE}\n/usr/bin/true after")
@@ -109,7 +109,7 @@ def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
     assert f"{count} events of session {session} are missing" in report.stdout
 
 
-def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
+def test_verify_and_the_next_run_report_events_lost_on_a_full_disk(
     crowded: SandboxRunner,
 ) -> None:
     done = run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/true after")
@@ -138,7 +138,7 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
 
 
 @pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
-def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: SandboxRunner) -> None:
+def test_lost_events_are_counted_although_the_mode_changed(crowded: SandboxRunner) -> None:
     """Landlock does not judge chmod: what was open for writing stays so although it could not be
     written.
     """
@@ -186,7 +186,7 @@ with open_journal(place=sys.argv[1]) as recorder, open("fill", "wb", buffering=0
 """
 
 
-def test_the_end_of_a_call_that_was_made_is_told_or_counted(sandbox: SandboxRunner) -> None:
+def test_the_end_of_a_tool_call_is_journaled_or_counted(sandbox: SandboxRunner) -> None:
     need_root()
     with small_disk(sandbox.tree, sandbox.tree.project, sandbox.journal):
         program = sandbox.tree.put(sandbox.tree.root / "calls.py", CALLS)

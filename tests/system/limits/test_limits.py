@@ -223,7 +223,7 @@ print('full')
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
-def test_files_in_memory_have_the_room_they_were_given(full_tier: Limited, place: str) -> None:
+def test_tmpfs_has_the_configured_size(full_tier: Limited, place: str) -> None:
     outcome = full_tier.run(python(REACH + FILES, 100, place), tmp_mb=20)
     assert outcome.exit_code == 1, str(outcome)
     assert "No space left on device" in outcome.stderr, str(outcome)
@@ -293,7 +293,7 @@ def test_processor_time_of_children_counts(limited: Limited) -> None:
     limited.assert_unharmed(limited.run(["sh", "-c", BURNERS, "30000"], cpu_s=20))
 
 
-def test_the_wall_clock_ends_what_ignores_signals(limited: Limited) -> None:
+def test_wall_clock_limit_ends_a_command_that_ignores_signals(limited: Limited) -> None:
     ignored = "trap '' TERM INT HUP QUIT TSTP; setsid -f sh -c 'sleep 60; echo late >> late'"
     script = f"echo started; {ignored}; sleep 60; echo full"
     outcome = limited.run(["sh", "-c", script], wall_s=1)
@@ -330,7 +330,7 @@ def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
     assert alone.exit_code == 0, "a pipe is no file"
 
 
-def test_a_limit_that_was_met_alone_is_named(limited: Limited) -> None:
+def test_a_limit_that_ends_the_command_by_signal_is_named(limited: Limited) -> None:
     """The command itself is ended by the signal of its limit."""
     outcome = limited.run(
         ["dd", "if=/dev/zero", "of=big", "bs=1M", "count=3", "status=none"], file_size_mb=1
@@ -340,7 +340,7 @@ def test_a_limit_that_was_met_alone_is_named(limited: Limited) -> None:
     assert [(met["limit"], met["means"]) for met in limited.met()] == [("file_size_mb", "rlimit")]
 
 
-def test_what_is_held_is_told(limited: Limited) -> None:
+def test_start_line_and_journal_name_each_limit(limited: Limited) -> None:
     everything = {
         "memory_mb": 512,
         "processes": 64,
@@ -521,7 +521,7 @@ def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> 
 @pytest.mark.parametrize(
     ("hierarchy", "means"), [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")]
 )
-def test_the_clock_of_a_group_counts_everybody(
+def test_cpu_time_of_a_group_includes_all_processes(
     given: Callable[..., Limited], hierarchy: str, means: str
 ) -> None:
     """Also children that nobody waits for. Where the version 2 tree has neither memory nor pids (a

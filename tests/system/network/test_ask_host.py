@@ -193,7 +193,7 @@ def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
     ]
 
 
-def test_what_a_person_denies_is_refused_and_not_asked_again_at_once(netted: Netted) -> None:
+def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(netted: Netted) -> None:
     with serving("127.0.0.1") as server, running(netted, server, asking()) as run:
         run.call()
         run.answer(run.asked(), "deny")
@@ -212,7 +212,7 @@ def test_what_a_person_denies_is_refused_and_not_asked_again_at_once(netted: Net
 
 
 @pytest.mark.parametrize("why", ["nobody", "gone", "late"])
-def test_without_an_answer_it_is_denied(netted: Netted, why: str) -> None:
+def test_a_host_without_an_answer_is_denied(netted: Netted, why: str) -> None:
     plan = asking(ask_timeout_s=1 if why == "late" else 60)
     with (
         serving("127.0.0.1") as server,

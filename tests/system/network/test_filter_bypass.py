@@ -181,7 +181,7 @@ SPELLINGS = [
 ]
 
 
-def test_an_address_is_none_of_the_names_however_it_is_written(
+def test_no_spelling_of_an_address_passes_as_an_allowed_name(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
     words = _visiting(*SPELLINGS, f"::ffff:{EVIL}", "64:ff9b::5db8:d842")
@@ -227,7 +227,9 @@ KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY
 
 
 @pytest.mark.parametrize("server", [NAME_SERVER, "8.8.8.8", "2a00:9::53"])
-def test_no_question_leaves(full: SandboxRunner, machines: TwoMachines, server: str) -> None:
+def test_no_dns_question_leaves_the_machine(
+    full: SandboxRunner, machines: TwoMachines, server: str
+) -> None:
     """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked
     for them.
     """
@@ -260,7 +262,7 @@ def test_cloud_metadata_addresses_are_not_reached_under_any_list(
         assert _visited(machines.heard()) == []
 
 
-def test_a_name_that_leads_inward_is_not_followed(
+def test_a_name_with_an_internal_address_is_not_dialled(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*REBOUND, "inward")]
@@ -275,7 +277,7 @@ def test_a_name_that_leads_inward_is_not_followed(
         assert _visited(machines.heard()) == []
 
 
-def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(
+def test_a_rebinding_name_is_dialled_at_the_checked_address(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
     names = [f"turning.{DOMAIN}"] * 8
@@ -383,7 +385,7 @@ for name, way in ways.items():
 """
 
 
-def test_no_other_protocol_leaves(full: SandboxRunner, machines: TwoMachines) -> None:
+def test_no_other_protocol_leaves_the_machine(full: SandboxRunner, machines: TwoMachines) -> None:
     words: list[Word] = [need_program("python3"), "-c", _OTHERWISE, EVIL, "2a00:9::66"]
     control = machines.outside(full, words)
     arrived = machines.heard()

@@ -103,7 +103,7 @@ def test_datagrams_are_refused_at_once(netted: Netted) -> None:
         assert server.heard() == []
 
 
-def test_each_host_and_port_is_told_once(netted: Netted) -> None:
+def test_each_host_and_port_is_reported_once(netted: Netted) -> None:
     targets = [
         "SOCK_STREAM/203.0.113.7/443",
         "SOCK_STREAM/203.0.113.7/443",
@@ -164,7 +164,7 @@ def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
 @pytest.mark.parametrize(
     "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
 )
-def test_nothing_lives_on(netted: Netted, end: signal.Signals) -> None:
+def test_relay_and_namespace_end_with_the_run(netted: Netted, end: signal.Signals) -> None:
     with netted.running(FILTERED, _TWICE) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
@@ -180,7 +180,7 @@ def test_nothing_lives_on(netted: Netted, end: signal.Signals) -> None:
         wait_for(lambda: space not in _spaces(), "the end of the network namespace's last process")
 
 
-def test_the_relay_has_nothing_but_what_it_needs(netted: Netted) -> None:
+def test_relay_has_only_the_descriptors_and_rights_it_needs(netted: Netted) -> None:
     with netted.running(FILTERED, _TWICE) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
@@ -213,7 +213,7 @@ def test_the_relay_has_nothing_but_what_it_needs(netted: Netted) -> None:
         assert opened.count("socket") == 8, opened
 
 
-def test_a_denial_says_which_process_it_was(netted: Netted) -> None:
+def test_a_denial_names_the_calling_process(netted: Netted) -> None:
     """By its number on the host, also where another process made it."""
     script = f"""
 import os, socket

@@ -52,7 +52,7 @@ def seen(server: UpstreamServer) -> list[tuple[str, str]]:
     return [(one.method, one.target) for one in server.asked]
 
 
-def test_the_control_a_careless_upstream_takes_a_body_for_a_request() -> None:
+def test_control_a_careless_upstream_reads_a_body_as_a_request() -> None:
     with (
         upstream(careless) as server,
         socket.create_connection(("127.0.0.1", server.port)) as client,
@@ -158,7 +158,7 @@ def test_ordinary_bodies_share_a_connection() -> None:
         assert server.connections == 1
 
 
-def test_nothing_but_a_word_with_a_blank_behind_it_begins_a_request() -> None:
+def test_only_a_token_followed_by_a_blank_begins_a_request() -> None:
     for beginning in (
         b"",
         b" \r\n",
@@ -185,7 +185,7 @@ def test_nothing_but_a_word_with_a_blank_behind_it_begins_a_request() -> None:
 
 
 @pytest.mark.parametrize("flag", ["--http1.1", "--http2"])
-def test_an_inspected_host_gets_no_such_body_either(flag: str, tmp_path: Path) -> None:
+def test_an_inspected_host_gets_no_unexpected_body(flag: str, tmp_path: Path) -> None:
     name = "localhost"
     with upstream(careless, tls=OURS.server(name)) as server:
         settings, authority = (
@@ -211,7 +211,7 @@ def test_routes_to_one_upstream_share_no_connection() -> None:
             assert server.connections == 2
 
 
-def test_an_upstream_that_only_ever_begins_to_answer_is_given_up() -> None:
+def test_an_upstream_that_never_completes_an_answer_times_out() -> None:
     async def interim(
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

@@ -41,7 +41,7 @@ def _repository(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_it_clones_from_an_allowed_host(
+def test_git_clones_from_an_allowed_host(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path, scheme: str
 ) -> None:
     certificate, context = certified
@@ -140,7 +140,7 @@ def _shell(tester: Tester, tree: ProjectTree) -> Iterator[Shell]:
                 thread.join()
 
 
-def test_it_clones_and_pushes_over_ssh(clients: Clients) -> None:
+def test_git_clones_and_pushes_over_ssh(clients: Clients) -> None:
     """The name of the host is all that is known of it: nothing in ssh's first bytes tells it."""
     sandbox, git = clients.sandbox, need_program("git")
     repository = _repository(sandbox.tree.make(sandbox.tree.root / "repositories"))

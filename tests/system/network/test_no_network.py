@@ -20,7 +20,7 @@ NONE = network("none")
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "::1", None], ids=["loopback", "loopback 6", "own address"]
 )
-def test_nothing_of_the_host_is_reached(netted: Netted, address: str | None, kind: int) -> None:
+def test_no_service_of_the_host_is_reached(netted: Netted, address: str | None, kind: int) -> None:
     with serving(address or own_address(), kind) as server:
         words = netted.sending(server.target)
         for control in (netted.outside(words), netted.run(None, words)):
@@ -66,7 +66,7 @@ def test_loopback_inside_works(netted: Netted, address: str, mode: str) -> None:
     assert outcome.stdout == "got b'x'\n", str(outcome)
 
 
-def test_it_has_one_device_and_no_relay(netted: Netted) -> None:
+def test_a_run_without_network_has_one_device_and_no_relay(netted: Netted) -> None:
     outcome = netted.run(NONE, ["/bin/cat", "/proc/net/dev"])
     devices = [line.split(":")[0].strip() for line in outcome.stdout.splitlines() if ":" in line]
     assert devices == ["lo"], str(outcome)
@@ -102,7 +102,7 @@ _OTHERS = {"packet": (17, 3), "vsock": (40, 1), "raw": (2, 3), "raw 6": (10, 3)}
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("name", _OTHERS)
-def test_no_other_way_to_a_network(netted: Netted, name: str, mode: str) -> None:
+def test_no_other_socket_family_reaches_a_network(netted: Netted, name: str, mode: str) -> None:
     family, kind = _OTHERS[name]
     script = (
         f"import socket; print('started', flush=True); socket.socket({family}, {kind}, "

@@ -132,7 +132,7 @@ def unlike(kind: str, one: Acted, bodies: dict[str, str]) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_a_server_acts_on_what_was_judged(
+def test_a_server_acts_on_the_judged_request(
     full: SandboxRunner, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")

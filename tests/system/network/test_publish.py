@@ -80,7 +80,7 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_nothing_else_is_reached_by_it(netted: Netted, mode: str) -> None:
+def test_publishing_a_port_opens_nothing_else(netted: Netted, mode: str) -> None:
     """What can be reached from inside stays as it was: not the host's own ports, and not the one
     that is published.
     """
@@ -119,7 +119,7 @@ def _told(netted: Netted) -> list[dict[str, object]]:
     return [event for event in netted.events() if event["event"] == "network"]
 
 
-def test_two_sandboxes_show_the_same_port_at_two_of_the_host(netted: Netted) -> None:
+def test_two_sandboxes_publish_the_same_port_on_two_host_ports(netted: Netted) -> None:
     inside = free_port()
     ports = {word: free_port() for word in ("one", "two")}
     with ExitStack() as stack:
@@ -133,7 +133,7 @@ def test_two_sandboxes_show_the_same_port_at_two_of_the_host(netted: Netted) -> 
             assert ask("127.0.0.1", host) == f"{word} hears".encode()
 
 
-def test_many_connections_leave_nothing_behind(netted: Netted) -> None:
+def test_many_connections_leave_nothing_in_the_relay(netted: Netted) -> None:
     host, inside = free_port(), free_port()
     plan = network("none", published=[{"inside": inside, "host": host}])
     with netted.running(plan, ECHO, "127.0.0.1", str(inside), "one") as (process, _):
@@ -148,7 +148,7 @@ def test_many_connections_leave_nothing_behind(netted: Netted) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_port_that_is_taken_is_said_and_nothing_runs(full: SandboxRunner, address: str) -> None:
+def test_a_taken_host_port_refuses_the_run(full: SandboxRunner, address: str) -> None:
     with serving(address) as server:
         refused = full.inside(
             ["/bin/touch", "ran"], "--block-net", "--publish", f"{server.port}:80"

@@ -131,7 +131,7 @@ def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_mach
     assert heard == [("127.0.0.1", "GET /items")], "the server of ::1 heard nothing"
 
 
-def test_an_inspected_name_is_not_a_way_around_rules(
+def test_an_inspected_name_does_not_bypass_the_rules_of_a_route(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
     def text(rules: str) -> str:

@@ -450,7 +450,7 @@ def test_a_name_without_a_route_leads_nowhere() -> None:
         assert (status, b"no route has the name none.paddock.internal" in body) == (403, True)
 
 
-def test_an_address_that_may_not_be_dialled_is_not() -> None:
+def test_a_forbidden_address_is_not_dialled() -> None:
     def may_dial(address: str, port: int) -> str | None:
         return f"{address} is this machine's own" if port == server.port else None
 
@@ -470,13 +470,13 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-def test_an_upstream_that_is_down_is_said_to_be() -> None:
+def test_an_unreachable_upstream_is_reported() -> None:
     with serving(a_route("api", free_port())) as relay:
         status, body = asked(relay, HOST, "/")
         assert (status, b"Connection refused" in body) == (502, True)
 
 
-def test_upstreams_that_are_slow_broken_or_gone_are_said_to_be() -> None:
+def test_slow_broken_or_closed_upstreams_are_reported() -> None:
     async def odd(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         match asked.target:
             case "/silent":
@@ -528,7 +528,7 @@ def test_a_kept_connection_that_was_closed_is_dialled_again() -> None:
         assert server.connections == 2
 
 
-def test_clients_that_dawdle_are_left() -> None:
+def test_slow_clients_are_disconnected() -> None:
     with (
         upstream() as server,
         serving(a_route("api", server.port), patience=HASTY_WITH_CLIENTS) as relay,
@@ -593,7 +593,7 @@ def test_descriptors_are_given_back() -> None:
      (b'{"kind":"route","host":"x","port":80,"more":1}', 1),
      (b"x" * 150_000, 1)],
 )  # fmt: skip
-def test_a_message_that_is_no_connection_ends_the_server(message: bytes, descriptors: int) -> None:
+def test_an_invalid_handover_message_ends_the_server(message: bytes, descriptors: int) -> None:
     import paddock.http.server as served
     from paddock.errors import CoreError
     from paddock.http.route_table import Settings
@@ -613,7 +613,7 @@ def test_a_message_that_is_no_connection_ends_the_server(message: bytes, descrip
 
 
 @pytest.mark.parametrize("pieces", [1, 20])
-def test_what_was_read_of_a_connection_before_comes_first(pieces: int) -> None:
+def test_bytes_read_before_the_handover_come_first(pieces: int) -> None:
     """A proxy has read some of it before it knew to whom it leads."""
     with upstream() as server, serving(a_route("api", server.port)) as relay:
         client, end = socket.socketpair()

@@ -256,7 +256,7 @@ ROUNDS = 4
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_answer_comes_the_same_way_for_a_right_and_a_wrong_guess(way: str) -> None:
+def test_timing_and_pieces_are_the_same_for_a_right_and_a_wrong_guess(way: str) -> None:
     differences = []
     for _ in range(ROUNDS):
         ratio, writes = measured(way)

@@ -41,7 +41,7 @@ def requests(sandbox: SandboxRunner) -> list[tuple[object, ...]]:
     ]
 
 
-def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(
+def test_every_inject_mode_sends_the_secret_and_hides_it_from_the_sandbox(
     full: SandboxRunner,
 ) -> None:
     """F-139 F-140 F-141"""
@@ -190,7 +190,7 @@ def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Sandbo
     assert [one for one in requests(full) if one[0] == "deny"] == denied
 
 
-def test_streams_and_sockets_go_through(full: SandboxRunner) -> None:
+def test_event_streams_and_websockets_pass_a_route(full: SandboxRunner) -> None:
     """An event is there before the next one is sent; a WebSocket is a stream in both directions."""
     seen = threading.Event()
 
@@ -323,7 +323,9 @@ def test_a_placeholder_means_nothing_to_another_host(full: SandboxRunner) -> Non
         ("file:{project}/show-key", "a command could have written {project}/show-key"),
     ],
 )
-def test_without_its_secret_nothing_runs(full: SandboxRunner, credential: str, why: str) -> None:
+def test_a_run_is_refused_without_its_secret(
+    full: SandboxRunner, credential: str, why: str
+) -> None:
     show = full.tree.put(full.tree.project / "show-key", "#!/bin/sh\necho 0123456789\n")
     show.chmod(0o755)
     credential, why = (
@@ -341,7 +343,7 @@ def test_without_its_secret_nothing_runs(full: SandboxRunner, credential: str, w
     assert [one["event"] for one in full.events()] == ["session.refused"]
 
 
-def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(
+def test_a_credential_command_is_not_one_that_a_sandboxed_command_wrote(
     full: SandboxRunner,
 ) -> None:
     """One run writes a script, and the start of the next would execute it outside."""
@@ -649,7 +651,7 @@ def test_an_upstream_by_name_is_checked_like_any_host(full: SandboxRunner, tmp_p
         assert "only a route with endpoint rules leads to this host" in outcome.stderr
 
 
-def test_people_see_routes_before_anything_runs(full: SandboxRunner) -> None:
+def test_dry_run_shows_routes(full: SandboxRunner) -> None:
     with upstream() as server:
         file = policy(
             full,

@@ -221,7 +221,7 @@ def both(address: str) -> Iterator[tuple[Server, Server]]:
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("near", [False, True], ids=["loopback", "own address"])
-def test_no_server_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool) -> None:
+def test_no_trick_reaches_a_denied_server(pinned: Netted, mode: str, near: bool) -> None:
     """F-131 F-152 F-154 F-158 F-159"""
     names = (*CONNECTING, *WAYS_AROUND, *DATAGRAMS)
     with both(own_address() if near else "127.0.0.1") as (server, datagrams):
@@ -245,7 +245,7 @@ def test_no_server_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool
         assert (server.heard(), datagrams.heard()) == ([], [])
 
 
-def test_other_sockets_and_rings_and_options_that_lead_astray(pinned: Netted) -> None:
+def test_other_sockets_rings_and_socket_options_are_refused(pinned: Netted) -> None:
     """F-158; F-045. As root a control can make nearly all of them."""
     names = (*OTHERS, "route netlink", "listen here")
     with serving("127.0.0.1") as server:
@@ -381,7 +381,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
-def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: str) -> None:
+def test_a_socket_on_stdin_cannot_be_connected(pinned: Netted, netted: Netted, mode: str) -> None:
     """It belongs to the network it was made in, and can be turned to somebody else."""
     script = (
         "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
@@ -417,7 +417,7 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
         assert piped.stdout == "met", str(piped)
 
 
-def test_no_network_needs_no_supervisor(pinned: Netted) -> None:
+def test_supervisor_is_not_needed_without_a_network(pinned: Netted) -> None:
     """F-131: no proxy, and with no journal nobody stays at all."""
     outcome = pinned.run(
         NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None
@@ -445,7 +445,7 @@ def test_a_rule_that_this_tier_can_not_hold_is_refused(pinned: Netted) -> None:
     assert (asking.exit_code, "questions about hosts" in asking.stderr) == (125, True), str(asking)
 
 
-def test_the_journal_says_that_it_is_fenced(pinned: Netted) -> None:
+def test_journal_records_the_supervised_network(pinned: Netted) -> None:
     assert pinned.run(FILTERED, ["/bin/true"]).exit_code == 0
     assert json.loads(json.dumps(pinned.events()[0]["actual"]))["network"] == "filtered"
 
@@ -514,7 +514,7 @@ for line in sys.stdin:
 """
 
 
-def test_the_proxy_hangs_up_on_everybody_else_even_with_the_token(pinned: Netted) -> None:
+def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(pinned: Netted) -> None:
     """F-113: other users of the machine, and the same one outside. The port stays taken when the
     relay is gone.
     """

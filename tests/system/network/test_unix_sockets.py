@@ -120,7 +120,7 @@ def either(request: pytest.FixtureRequest, sandbox: SandboxRunner) -> SandboxRun
 
 
 @pytest.mark.parametrize("place", ["outside", "project", "readable"])
-def test_no_service_is_reached_in_any_way(either: SandboxRunner, place: str) -> None:
+def test_no_unix_service_is_reached(either: SandboxRunner, place: str) -> None:
     """C-028 F-158. Outside of all grants, in the workspace, and in what can only be read."""
     tree = either.tree
     readable = tree.root / "readable"
@@ -189,9 +189,7 @@ def test_no_service_in_what_profiles_grant_is_reached(full: SandboxRunner, profi
         assert [service.heard for service, _, _ in calls] == [[], [], []]
 
 
-def test_what_is_covered_already_keeps_no_run_from_starting(
-    full: SandboxRunner, profiled: Path
-) -> None:
+def test_a_covered_socket_does_not_stop_a_run(full: SandboxRunner, profiled: Path) -> None:
     """By a deny of the socket, or of the directory; and where one was made anew under its name."""
     with listening(str(profiled / "service")) as before:
         os.rename(before.address, profiled / "before")
@@ -264,7 +262,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
         assert granted.heard == [SAID]
 
 
-def test_sockets_of_its_own_work_in_the_full_tier(full: SandboxRunner) -> None:
+def test_unix_sockets_of_the_command_work_in_the_full_tier(full: SandboxRunner) -> None:
     """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk
     by.
     """
@@ -392,7 +390,7 @@ def test_a_socket_made_inside_is_never_taken_for_a_service(
     assert masked_names(full) == []
 
 
-def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: SandboxRunner) -> None:
+def test_a_datagram_socket_on_stdin_is_refused(either: SandboxRunner) -> None:
     """It is of the host's network, where abstract names are, whoever holds it."""
     script = (
         "import socket; print('started', flush=True); "
@@ -411,7 +409,7 @@ def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: SandboxRu
             assert service.heard == [SAID]
 
 
-def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
+def test_an_unconnected_stream_socket_on_stdin_is_refused(
     either: SandboxRunner,
 ) -> None:
     script = (
@@ -430,7 +428,7 @@ def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
             wait_for(lambda: service.heard == [SAID], "the control was heard")
 
 
-def test_a_connected_pair_on_stdin_is_a_pipe(either: SandboxRunner) -> None:
+def test_a_connected_socket_pair_on_stdin_is_allowed(either: SandboxRunner) -> None:
     one, other = socket.socketpair()
     with one, other:
         other.sendall(b"from outside\n")

@@ -75,7 +75,7 @@ def test_a_variable_comes_in_when_it_is_named(sandbox: SandboxRunner) -> None:
     assert "MY_SETTING" not in names(sandbox.inside(["/usr/bin/env"], env=env).stdout)
 
 
-def test_the_process_holds_nothing_more_than_it_shows(sandbox: SandboxRunner) -> None:
+def test_process_environ_holds_no_removed_variable(sandbox: SandboxRunner) -> None:
     """/proc/self/environ is what the kernel was given at exec."""
     outcome = sandbox.inside(
         ["cat", "/proc/self/environ"], env={"GITHUB_TOKEN": "leaked", "FOO": "leaked"}
@@ -95,7 +95,7 @@ def test_a_preload_library_never_runs_inside(sandbox: SandboxRunner) -> None:
     assert "preloaded into sh" not in inside.stderr, str(inside)
 
 
-def test_turned_off_the_environment_stays_as_it_was(sandbox: SandboxRunner) -> None:
+def test_off_env_passes_the_environment_unchanged(sandbox: SandboxRunner) -> None:
     """C-048."""
     outcome = sandbox.inside(
         ["/usr/bin/env"], "--off", "env-sanitize", env={"FOO": "kept", "LD_AUDIT": ""}
@@ -110,7 +110,7 @@ def test_bytes_that_are_not_text_pass_unchanged(sandbox: SandboxRunner) -> None:
     assert names(outcome.stdout)["ODD"] == value
 
 
-def test_an_empty_and_a_strange_name_do_no_harm(sandbox: SandboxRunner) -> None:
+def test_empty_and_strange_variable_names_are_harmless(sandbox: SandboxRunner) -> None:
     odd = {"A B": "1", "x=y"[:1]: "", "BASH_FUNC_ls%%": "() { echo evil; }"}
     outcome = sandbox.inside(["bash", "-c", "echo started; ls own.txt"], env=odd)
     assert outcome.answer == "own.txt", str(outcome)

@@ -60,7 +60,7 @@ def with_policy(
     return sandbox.tester.run([*argv, "--", *words], cwd=sandbox.tree.project)
 
 
-def test_the_wrapper_alone_changes_nothing_else(sandbox: SandboxRunner) -> None:
+def test_control_the_wrapper_changes_nothing_else(sandbox: SandboxRunner) -> None:
     """The control: an old kernel that is not old."""
     outcome = sandbox.inside(
         sandbox.probe("read", sandbox.tree.secret), prefix=older(sandbox, "--landlock-abi", "7")
@@ -107,7 +107,7 @@ def test_a_kernel_without_a_needed_right_runs_nothing(
     ],
     ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else value,
 )
-def test_best_effort_is_loud(
+def test_best_effort_prints_a_warning(
     sandbox: SandboxRunner, lenient: Path, options: tuple[str, ...], word: str
 ) -> None:
     """F-108: a warning line and a journal event, never silence; what the kernel does have still
@@ -218,7 +218,7 @@ def test_fuse_is_a_warning(sandbox: SandboxRunner, share: Path) -> None:
     assert str(share) in outcome.stderr
 
 
-def test_doctor_says_no_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> None:
+def test_doctor_fails_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> None:
     """C-009: exit 0 only when the default profile can be enforced."""
     doctor: list[Word] = [sandbox.installation.paddock, "doctor", "--tier", "landlock"]
     assert sandbox.outside(doctor).exit_code == 0
@@ -245,7 +245,7 @@ def test_mounts_hold_the_files_where_landlock_can_not(
     assert full.outside(full.probe("read", full.tree.secret)).answer.startswith("ok ")
 
 
-def test_secrets_stay_secret_on_every_refusal(sandbox: SandboxRunner) -> None:
+def test_no_refusal_prints_a_secret(sandbox: SandboxRunner) -> None:
     for options in (("--no-landlock", "38"), ("--no-seccomp", "1")):
         refused = sandbox.inside(["cat", sandbox.tree.secret], prefix=older(sandbox, *options))
         assert SECRET not in refused.stdout

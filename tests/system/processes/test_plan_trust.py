@@ -51,7 +51,7 @@ def assert_refused(sandbox: SandboxRunner, outcome: Outcome) -> None:
     assert not (sandbox.tree.project / "ran").exists()
 
 
-def test_the_plan_as_it_is_runs(sandbox: SandboxRunner, plan: Plan) -> None:
+def test_control_the_unchanged_plan_runs(sandbox: SandboxRunner, plan: Plan) -> None:
     assert run_bytes(sandbox, core.canonical(plan)).answer == "ok"
 
 
@@ -140,7 +140,7 @@ def test_a_plan_with_a_fault_is_refused(sandbox: SandboxRunner, plan: Plan, harm
     [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}" * 2, b"[" * 100_000, b'{"version":1}'],
     ids=["empty", "cut", "list", "null", "no text", "two", "deep", "nearly nothing"],
 )
-def test_something_that_is_no_plan_is_refused(sandbox: SandboxRunner, content: bytes) -> None:
+def test_an_invalid_plan_is_refused(sandbox: SandboxRunner, content: bytes) -> None:
     assert_refused(sandbox, run_bytes(sandbox, content))
 
 

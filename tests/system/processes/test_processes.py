@@ -161,7 +161,7 @@ sys.exit(7)
     ("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)]
 )
 @pytest.mark.parametrize("tier", ["sandbox", "full"])
-def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
+def test_a_stopped_command_may_continue_or_end(
     request: pytest.FixtureRequest, tier: str, number: signal.Signals, status: int
 ) -> None:
     sandbox: SandboxRunner = request.getfixturevalue(tier)
@@ -228,7 +228,7 @@ def test_the_end_of_paddock_is_the_end_of_the_command(
         temp.rmdir()  # nobody can clean up behind himself after SIGKILL
 
 
-def test_paddock_out_of_reach_from_inside(sandbox: SandboxRunner) -> None:
+def test_command_cannot_signal_the_supervisor(sandbox: SandboxRunner) -> None:
     """The command can not end or stop its supervisor and outlive it."""
     script = "echo started; kill -9 $PPID && echo killed; kill -STOP $PPID && echo stopped; exit 9"
     outcome = sandbox.inside(["sh", "-c", script])
@@ -354,7 +354,7 @@ def test_an_abstract_socket_made_inside_works(sandbox: SandboxRunner) -> None:
 # ---- nothing resident
 
 
-def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
+def test_command_replaces_paddock_if_there_is_nothing_to_supervise(
     sandbox: SandboxRunner, tester: Tester, host: dict[str, Any]
 ) -> None:
     """C-002: the process that was paddock-core *is* the command, and no other is there."""
@@ -393,7 +393,7 @@ def test_no_python_stays_while_the_command_runs(sandbox: SandboxRunner) -> None:
         assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "paddock-core"
 
 
-def test_paddock_leaves_nothing_set_user_id(sandbox: SandboxRunner) -> None:
+def test_installation_has_no_set_user_id_program(sandbox: SandboxRunner) -> None:
     """C-002."""
     root = sandbox.installation.root
     found = subprocess.run(

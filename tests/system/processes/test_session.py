@@ -26,7 +26,7 @@ def _policy(sandbox: SandboxRunner, text: str = TOOLS) -> str:
     return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_files_are_the_hosts_and_commands_run_behind_the_fence(full: SandboxRunner) -> None:
+def test_file_tools_use_host_files_and_commands_run_in_the_sandbox(full: SandboxRunner) -> None:
     """H-008 H-012 H-013; and one journal has both."""
     journal = full.tree.root / "journal"
     outside = full.tree.put(full.tree.root / "beyond", "secret")
@@ -53,7 +53,7 @@ beyond.outcome.value)
     assert {"session.start", "tool", "tool.end", "session.end"} <= set(kinds), kinds
 
 
-def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(
+def test_a_limited_tool_set_still_has_shells(
     sandbox: SandboxRunner,
 ) -> None:
     """H-016 H-036"""
@@ -115,7 +115,7 @@ def test_one_approver_answers_for_tools_and_for_rules(full: SandboxRunner) -> No
     assert told == [["Linux\n", ["Question", "ToolQuestion"]]]
 
 
-def test_shells_end_before_the_executor_and_each_though_the_other_fails(
+def test_shells_end_before_the_executor_and_both_end_despite_errors(
     sandbox: SandboxRunner,
 ) -> None:
     """H-009 H-015 H-024 H-054: an executor of somebody's own sees every command."""
@@ -180,7 +180,7 @@ def test_sigterm_ends_the_session_and_then_the_program(full: SandboxRunner) -> N
     assert not os.path.exists(log)
 
 
-def test_a_program_that_handles_sigterm_is_left_to_it(sandbox: SandboxRunner) -> None:
+def test_a_program_that_handles_sigterm_keeps_its_handler(sandbox: SandboxRunner) -> None:
     body = """
         came = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, came.set)
@@ -220,7 +220,7 @@ def test_a_session_that_is_dropped_ends_with_a_warning(
         assert process.communicate(timeout=120)[0] == '["end"]\n'
 
 
-def test_scripts_have_all_that_a_session_has(sandbox: SandboxRunner) -> None:
+def test_run_sync_has_all_features_of_a_session(sandbox: SandboxRunner) -> None:
     """Beside an event loop, that one is used."""
     body = """
         from paddock import run_sync
@@ -247,7 +247,7 @@ stdin=b"in ",
     ]
 
 
-def test_without_a_name_it_is_the_policy_of_the_project(sandbox: SandboxRunner) -> None:
+def test_a_session_without_a_policy_uses_the_project_policy(sandbox: SandboxRunner) -> None:
     """Which counts only as trusted, as on the command line; without the file the default profile
     applies.
     """
@@ -263,7 +263,7 @@ def test_without_a_name_it_is_the_policy_of_the_project(sandbox: SandboxRunner) 
     assert play(sandbox, body) == [["hello\n"], [True]]
 
 
-def test_what_is_spooled_goes_where_no_command_leads_it(sandbox: SandboxRunner) -> None:
+def test_spooled_output_follows_no_link_of_a_command(sandbox: SandboxRunner) -> None:
     victim = sandbox.tree.root / "victim"
     victim.mkdir()
     sandbox.tester.give(victim)
@@ -307,7 +307,7 @@ async with Sandbox(**options) as box:
 
 
 @pytest.mark.parametrize("reach", ["workspace", "granted"])
-def test_logs_of_shells_are_not_in_reach_of_commands(sandbox: SandboxRunner, reach: str) -> None:
+def test_commands_cannot_reach_shell_logs(sandbox: SandboxRunner, reach: str) -> None:
     victim = sandbox.tree.put(sandbox.tree.root / "victim", "kept")
     place = {
         "workspace": sandbox.tree.make(sandbox.tree.project / "temp"),
@@ -367,7 +367,7 @@ def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(
     assert not (apart / "shell_1.log").is_symlink()
 
 
-def test_control_sockets_of_ssh_are_not_in_reach_of_commands(sandbox: SandboxRunner) -> None:
+def test_commands_cannot_reach_ssh_control_sockets(sandbox: SandboxRunner) -> None:
     place = sandbox.tree.make(sandbox.tree.project / "temp")
     body = """
         async with Sandbox(**options) as box:
@@ -421,7 +421,9 @@ require_approval_for_execute = false
     assert host.read_text() == "tool", "control: a live workspace"
 
 
-def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: SandboxRunner) -> None:
+def test_file_tools_are_refused_for_paths_that_commands_see_differently(
+    full: SandboxRunner,
+) -> None:
     hosts = Path("/var/tmp") / f"paddock-host-{os.getpid()}"
     hosts.write_text("the host's")
     hosts.chmod(0o644)

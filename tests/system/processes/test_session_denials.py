@@ -39,7 +39,7 @@ def _policy(sandbox: SandboxRunner, text: str) -> str:
     return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_an_exec_that_a_rule_denies_is_told(fenced: SandboxRunner) -> None:
+def test_result_names_an_exec_that_a_rule_denied(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         f"""
@@ -63,7 +63,7 @@ def test_an_exec_that_a_rule_denies_is_told(fenced: SandboxRunner) -> None:
     ]
 
 
-def test_of_many_at_once_each_is_told_its_own(fenced: SandboxRunner) -> None:
+def test_concurrent_results_name_their_own_denials_only(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         """
@@ -83,7 +83,7 @@ sleep 0.02; done"
     ]
 
 
-def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(
+def test_result_names_the_approvers_denial_and_waiting_counts_as_time(
     fenced: SandboxRunner,
 ) -> None:
     told = play(
@@ -108,7 +108,7 @@ Verdict.DENY])
     assert told == [["Linux\n", []], [[denied]], ["timed out", 124, ""]]
 
 
-def test_a_host_that_is_not_allowed_is_told(full: SandboxRunner) -> None:
+def test_result_names_a_denied_host(full: SandboxRunner) -> None:
     policy = (
         '[meta]\ninherit = "ai-agent"\n[network]\nmode = "filtered"\n'
         'allowed_hosts = ["allowed.example"]\n'

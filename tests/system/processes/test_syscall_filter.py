@@ -81,7 +81,7 @@ def test_every_blocked_call_is_refused_by_the_filter(sandbox: SandboxRunner, by_
     assert not indistinct, "the kernel answers like the filter: these prove nothing"
 
 
-def test_as_an_ordinary_user_every_call_is_refused_too(sandbox: SandboxRunner) -> None:
+def test_every_blocked_call_is_refused_for_an_ordinary_user(sandbox: SandboxRunner) -> None:
     """C-032 to C-041 with the rights the sandbox is used with."""
     answers = ask_each(sandbox, HERE, inside=True, as_root=False)
     assert answers == {call.name: call.errno for call in HERE}
@@ -208,7 +208,7 @@ def test_ordinary_socket_families_work(sandbox: SandboxRunner, family: int, kind
     assert sandbox.inside(sandbox.probe("socket", str(family), str(kind))).answer == "ok"
 
 
-def test_of_netlink_there_are_routes_alone_unless_a_policy_says_more(
+def test_only_route_netlink_is_open_unless_a_policy_allows_more(
     sandbox: SandboxRunner,
 ) -> None:
     script = """
@@ -333,7 +333,9 @@ def test_descendants_carry_the_filter_and_the_file_rules(sandbox: SandboxRunner)
     assert setsid.answer == "EACCES", str(setsid)
 
 
-def test_a_program_without_a_path_carries_them_too(sandbox: SandboxRunner) -> None:
+def test_a_program_without_a_path_carries_the_filter_and_the_file_rules(
+    sandbox: SandboxRunner,
+) -> None:
     """memfd: Landlock does not see the exec, the rules stay on."""
     probe = sandbox.programs.probe
     outcome = sandbox.inside(

@@ -46,7 +46,7 @@ def test_interrupt_stops_the_foreground_job_and_not_the_shell(sandbox: SandboxRu
         screen.shows("status-130")
 
 
-def test_suspend_and_foreground(sandbox: SandboxRunner) -> None:
+def test_a_suspended_job_continues_in_the_foreground(sandbox: SandboxRunner) -> None:
     with shell(sandbox) as screen:
         screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
         screen.shows("go-2")

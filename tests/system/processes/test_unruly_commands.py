@@ -38,7 +38,7 @@ def test_stopping_the_exec_server_does_not_stop_the_session(fenced: SandboxRunne
     assert told == [["0\n", "exited", "after\n"]]
 
 
-def test_a_command_that_stops_it_for_ever_does_not_outlive_the_session_owner(
+def test_a_command_that_stops_the_exec_server_ends_with_the_session_owner(
     fenced: SandboxRunner,
 ) -> None:
     word = mark()
@@ -55,7 +55,7 @@ def test_a_command_that_stops_it_for_ever_does_not_outlive_the_session_owner(
         gone(word)
 
 
-def test_a_call_has_its_time_also_when_nothing_can_be_started(fenced: SandboxRunner) -> None:
+def test_a_call_times_out_also_when_no_process_can_be_started(fenced: SandboxRunner) -> None:
     told = play(
         fenced,
         f"""

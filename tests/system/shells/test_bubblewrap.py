@@ -76,7 +76,7 @@ def test_shells_of_a_run_inside_are_intercepted(wrapped: Wrapped) -> None:
 
 
 @pytest.mark.parametrize("locked", [True, False])
-def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
+def test_mounts_in_bubblewrap_replace_shells(wrapped: Wrapped, locked: bool) -> None:
     """C-122. A /dev that can be written could be given something else to apply: then no shell
     starts.
     """
@@ -99,7 +99,7 @@ def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
         assert "--remount-ro /dev" in outcome.stderr
 
 
-def test_nothing_is_typed_into_the_terminal(wrapped: Wrapped) -> None:
+def test_bubblewrap_cannot_type_into_the_terminal(wrapped: Wrapped) -> None:
     """C-123: also where the terminal is shared. EPERM is the filter's word; without it the kernel
     says ENOTTY.
     """

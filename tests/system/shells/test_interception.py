@@ -159,7 +159,7 @@ def test_files_calls_and_variables_can_be_kept_from_shells(
         ), str(outcome)
 
 
-def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(
+def test_real_shells_have_a_new_path_in_every_run_and_keep_the_sandbox(
     full: SandboxRunner,
 ) -> None:
     """C-104. Found, a real one is as any other program: no layer, and the sandbox."""
@@ -201,7 +201,7 @@ def test_no_other_shell_leads_out_of_the_layer(full: SandboxRunner, shell: str) 
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["by the agent", "by a shell"])
-def test_no_variable_and_no_name_chooses_another_shell(full: SandboxRunner, inside: bool) -> None:
+def test_variables_and_names_do_not_choose_another_shell(full: SandboxRunner, inside: bool) -> None:
     """C-103."""
     evil = full.tree.put(full.tree.project / "evil" / "bash", "#!/bin/cat\n", mode=0o755)
     for place in (evil.parent, Path("/usr/bin")):
@@ -271,7 +271,7 @@ def test_a_shell_that_can_not_be_closed_in_is_not_started(
     assert ("paddock:" in outcome.stderr) == (layers == 15), str(outcome)
 
 
-def test_descriptors_that_lead_further_do_not_come_along(full: SandboxRunner) -> None:
+def test_sockets_and_files_are_not_inherited_by_an_intercepted_shell(full: SandboxRunner) -> None:
     script = (
         "import os, socket, subprocess, sys\n"
         "s, (r, w), f = socket.socket(), os.pipe(), os.open('own.txt', os.O_RDONLY)\n"
@@ -286,7 +286,7 @@ def test_descriptors_that_lead_further_do_not_come_along(full: SandboxRunner) ->
     assert outcome.stdout == "piped\nclosed\nclosed\n", str(outcome)
 
 
-def test_a_socket_of_the_internet_is_no_stdin(full: SandboxRunner) -> None:
+def test_an_internet_socket_is_refused_as_stdin(full: SandboxRunner) -> None:
     script = (
         "import socket, subprocess, sys\n"
         "s = socket.socket()\n"
@@ -360,7 +360,7 @@ def test_a_person_is_asked_once_about_one_shell(full: SandboxRunner) -> None:
     assert outcome.stdout == "ran\n0 1\n", str(outcome)
 
 
-def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: SandboxRunner) -> None:
+def test_a_missing_grant_for_shells_refuses_the_run(full: SandboxRunner) -> None:
     mark = full.tree.project / "mark"
     words = [PYTHON, "-c", f"open('{mark}', 'w')"]
     outcome = full.inside(words, *policy(full, 'write_globs = ["<cwd>/absent/**"]'))
@@ -369,7 +369,7 @@ def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: SandboxRunne
     assert full.inside(words, *policy(full, 'write_globs = ["<cwd>/absent/**?"]')).exit_code == 0
 
 
-def test_a_plan_says_what_shells_lose(full: SandboxRunner) -> None:
+def test_dry_run_lists_the_limits_of_shells(full: SandboxRunner) -> None:
     outcome = full.inside(
         ["true"], "--dry-run", *policy(full, 'network = "none"\nblock = ["ptrace"]')
     )
@@ -380,7 +380,7 @@ def test_a_plan_says_what_shells_lose(full: SandboxRunner) -> None:
     ), str(outcome)
 
 
-def test_without_namespaces_nothing_is_run(sandbox: SandboxRunner) -> None:
+def test_interception_is_refused_without_namespaces(sandbox: SandboxRunner) -> None:
     """C-115."""
     mark = sandbox.tree.project / "mark"
     for flags in (("--intercept-shells",), policy(sandbox, 'network = "none"')):
@@ -390,7 +390,7 @@ def test_without_namespaces_nothing_is_run(sandbox: SandboxRunner) -> None:
     assert sandbox.inside([PYTHON, "-c", f"open('{mark}', 'w')"]).exit_code == 0
 
 
-def test_nothing_of_it_is_left_on_the_host_when_it_is_killed(full: SandboxRunner) -> None:
+def test_a_killed_run_leaves_no_mount_on_the_host(full: SandboxRunner) -> None:
     """C-117."""
     shells = [Path("/bin/bash"), Path("/bin/sh")]
     before = [hashlib.sha256(shell.read_bytes()).digest() for shell in shells]
@@ -427,7 +427,7 @@ def _is_shell(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("profile", ["strict", "read-only", "dev"])
-def test_it_goes_with_every_profile(full: SandboxRunner, profile: str) -> None:
+def test_interception_works_with_every_profile(full: SandboxRunner, profile: str) -> None:
     outcome = full.inside(agent("bash", "-c", "echo up"), "--intercept-shells", profile=profile)
     assert (outcome.exit_code, outcome.stdout) == (0, "up\n"), str(outcome)
 
@@ -435,7 +435,7 @@ def test_it_goes_with_every_profile(full: SandboxRunner, profile: str) -> None:
 @pytest.mark.parametrize(
     "flags", [("--block-net",), ("--cow",), ("--allow-domain", "example.org"), ("-r", "/**")]
 )
-def test_it_goes_with_other_parts_of_the_fence(full: SandboxRunner, flags: tuple[str, ...]) -> None:
+def test_interception_works_with_other_layers(full: SandboxRunner, flags: tuple[str, ...]) -> None:
     words = agent("bash", "-c", f"{FILTERS}; sh -c 'echo up'")
     outcome = full.inside_of_everything(words, "--intercept-shells", *flags)
     assert (outcome.exit_code, outcome.stdout.splitlines()[-1:]) == (0, ["up"]), str(outcome)

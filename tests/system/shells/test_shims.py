@@ -45,7 +45,7 @@ def shims(sandbox: SandboxRunner) -> Shims:
     return made
 
 
-def test_they_are_said_to_be_advice(sandbox: SandboxRunner) -> None:
+def test_install_says_that_shims_are_advice(sandbox: SandboxRunner) -> None:
     """C-118, C-119."""
     shims = Shims(sandbox)
     done = shims.paddock("install", shims.dir)
@@ -92,7 +92,7 @@ def test_a_shell_found_by_path_has_the_policys_secrets_calls_and_variables_taken
         secret.unlink()
 
 
-def test_what_they_do_is_not_changed_from_inside(shims: Shims) -> None:
+def test_command_cannot_change_the_shims_or_their_plan(shims: Shims) -> None:
     plan = shims.dir / "plan.json"
     before = plan.read_bytes()
     script = f"echo > {plan}; rm -f {plan} {shims.dir}/bash; mv {shims.dir} {shims.dir}.old; true"
@@ -112,7 +112,7 @@ def test_shells_below_add_nothing(shims: Shims) -> None:
     assert shims.run("bash", "-c", deeper).stdout == once
 
 
-def test_where_the_real_shells_are(shims: Shims) -> None:
+def test_shims_find_the_real_shells(shims: Shims) -> None:
     """C-101, C-103, C-106, C-107."""
     tree, mark = shims.sandbox.tree, shims.sandbox.tree.project / "mark"
     other = tree.make(tree.root / "other")
@@ -141,7 +141,7 @@ def test_where_the_real_shells_are(shims: Shims) -> None:
 
 
 @pytest.mark.parametrize("broken", ["missing", "not JSON", "another user's"])
-def test_without_something_to_apply_no_shell_is_started(shims: Shims, broken: str) -> None:
+def test_no_shell_starts_without_a_valid_plan(shims: Shims, broken: str) -> None:
     """C-105."""
     plan, mark = shims.dir / "plan.json", shims.sandbox.tree.project / "mark"
     text = plan.read_text()
@@ -161,7 +161,7 @@ def test_without_something_to_apply_no_shell_is_started(shims: Shims, broken: st
 
 
 @pytest.mark.parametrize("lacking", [["--no-landlock", "38"], ["--no-seccomp", "1"]])
-def test_on_a_kernel_that_can_not_no_shell_is_started(shims: Shims, lacking: list[str]) -> None:
+def test_no_shell_starts_on_a_kernel_without_the_layers(shims: Shims, lacking: list[str]) -> None:
     """C-105."""
     mark = shims.sandbox.tree.project / "mark"
     words: list[Word] = [shims.dir / "bash", "-c", f"echo > {mark}"]

@@ -64,7 +64,7 @@ def cell(session: str, host: str) -> str:
     return f"{session}-{host}"
 
 
-def test_every_meeting_of_two_changes(cow: Cow) -> None:
+def test_every_pair_of_session_and_host_changes(cow: Cow) -> None:
     cells = [(session, host) for session in SESSION for host in HOST]
     cow.host(
         "; ".join(f"mkdir {cell(*pair)}; echo {cell(*pair)} > {cell(*pair)}/f" for pair in cells)
@@ -122,7 +122,7 @@ def test_overwrite_is_for_named_paths_and_keeps_the_hosts_version(cow: Cow) -> N
     assert cow.diff() == {"b": "changed!conflict"}
 
 
-def test_the_second_session_meets_the_first_ones_changes_as_the_hosts(cow: Cow) -> None:
+def test_changes_applied_by_one_session_are_host_changes_to_another(cow: Cow) -> None:
     cow.put("shared", "base\n")
     one = cow.session("echo one > shared; echo one > only-one; echo one > both")
     two = cow.session("echo two > shared; echo two > only-two; echo two > both")
@@ -138,7 +138,7 @@ def test_the_second_session_meets_the_first_ones_changes_as_the_hosts(cow: Cow) 
     assert (cow.workspace / "only-two").read_text() == "two\n"
 
 
-def test_a_host_that_works_elsewhere_in_the_workspace_is_no_conflict(cow: Cow) -> None:
+def test_unrelated_host_changes_are_no_conflict(cow: Cow) -> None:
     for name in ("a", "d/b", "d/moved"):
         cow.put(name, f"{name}\n")
     cow.session("echo session >> a; echo session >> d/b; mv d/moved d/renamed; echo new > d/new")
@@ -154,7 +154,7 @@ def test_a_host_that_works_elsewhere_in_the_workspace_is_no_conflict(cow: Cow) -
     assert (cow.workspace / "d" / "theirs").read_text() == "host\n"
 
 
-def test_what_the_host_put_into_a_directory_that_the_session_removed_stays(cow: Cow) -> None:
+def test_host_files_in_a_directory_removed_by_the_session_stay(cow: Cow) -> None:
     cow.put("d/old", "old\n")
     cow.put("e/old", "old\n")
     cow.session("rm -r d e; echo file > e")
@@ -184,7 +184,7 @@ def test_a_directory_that_the_host_removed_is_a_conflict_and_comes_back_only_by_
     assert set(tree_entries(cow.workspace / "d")) == {"a"}
 
 
-def test_a_session_that_goes_on_after_an_apply_meets_its_own_files_and_no_conflict(
+def test_a_session_resumed_after_an_apply_has_no_conflict_with_itself(
     cow: Cow,
 ) -> None:
     cow.put("a", "1\n")
@@ -247,7 +247,7 @@ def test_where_another_file_system_is_mounted_nothing_is_applied(cow: Cow) -> No
     )
 
 
-def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:
+def test_a_dry_run_lists_changes_and_applies_none(cow: Cow) -> None:
     cow.put("a", "1\n")
     cow.put("b", "1\n")
     cow.session("echo 2 > a; echo 2 > b; echo 2 > c")

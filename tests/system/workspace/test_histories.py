@@ -47,5 +47,7 @@ def test_a_random_history_is_applied_without_a_difference(
 
 
 @pytest.mark.parametrize("way", ["whole", "killed"])
-def test_the_same_holds_on_a_disk(tester: Tester, bench: Workbench, way: str) -> None:
+def test_a_random_history_is_applied_on_a_disk_without_a_difference(
+    tester: Tester, bench: Workbench, way: str
+) -> None:
     assert go(tester, bench, way, tester.home, 8)["changes"] > 20

@@ -66,7 +66,7 @@ def test_every_name_is_applied_as_it_is(cow: Cow) -> None:
     assert cow.diff() == {}
 
 
-def test_one_hostile_name_can_be_named(cow: Cow) -> None:
+def test_a_hostile_name_can_be_selected(cow: Cow) -> None:
     plant(cow)
     applied = cow.tester.run(
         [cow.installation.paddock, "apply", "--", NAMES[2], NAMES[4]], cwd=cow.workspace
@@ -75,7 +75,7 @@ def test_one_hostile_name_can_be_named(cow: Cow) -> None:
     assert set(os.listdir(os.fsencode(cow.workspace))) == {b"own.txt", NAMES[2], NAMES[4]}
 
 
-def test_a_diff_has_an_end_whatever_the_files_hold(cow: Cow) -> None:
+def test_a_diff_of_hostile_files_ends(cow: Cow) -> None:
     cow.host("seq 30000 > numbers; seq 3000 > few")
     cow.session(
         "sort -R numbers > t; mv t numbers; sort -rn few > t; mv t few; "
@@ -116,7 +116,7 @@ def test_a_command_that_shuts_its_workspace_does_not_lock_out_the_owner(
     assert [(cow.workspace / name).read_text() for name in ("a", "d/b")] == [kept, kept]
 
 
-def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
+def test_diff_shows_each_kind_of_change(cow: Cow) -> None:
     cow.host(
         "printf 'one\\ntwo\\nthree\\n' > text; printf 'a\\tb' > end; mkdir d; echo x > d/x; "
         "ln -s old link"

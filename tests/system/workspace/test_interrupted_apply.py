@@ -114,7 +114,7 @@ def test_discard_sweeps_what_an_interrupted_apply_left_in_the_workspace(cow: Cow
     assert {name for name in tree_entries(cow.workspace / "d") if not name.isdigit()} == set()
 
 
-def test_two_applies_at_once_do_not_meet(cow: Cow) -> None:
+def test_two_concurrent_applies_do_not_interfere(cow: Cow) -> None:
     session = cow.session("for n in $(seq 300); do echo new > n$n; done")
     words: list[str | Path] = [cow.installation.paddock, "apply", session]
     with (

@@ -133,7 +133,7 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
     assert out == "plain\nconf\nmany\nown.txt\n", err
 
 
-def test_a_directory_with_hidden_names_looks_as_it_is(cow: Cow) -> None:
+def test_a_directory_with_hidden_names_lists_its_other_entries(cow: Cow) -> None:
     cow.host(
         "mkdir -p sub; echo secret > sub/.env; echo 1 > sub/a; chmod 710 sub; "
         "touch -d 2020-01-02 sub"
@@ -147,7 +147,7 @@ def test_a_directory_with_hidden_names_looks_as_it_is(cow: Cow) -> None:
     assert inside.stdout == outside.stdout
 
 
-def test_the_command_may_have_its_own_and_the_owners_stays(cow: Cow) -> None:
+def test_command_may_create_a_masked_name_and_the_hosts_file_stays(cow: Cow) -> None:
     cow.put(".env", "secret\n")
     cow.put("sub/.env", "secret\n")
     cow.put("sub/a", "1\n")
@@ -166,7 +166,7 @@ def test_the_command_may_have_its_own_and_the_owners_stays(cow: Cow) -> None:
     assert (cow.workspace / "changed").read_text() == "1\n2\n"
 
 
-def test_one_that_the_host_makes_meanwhile_is_not_overwritten(cow: Cow) -> None:
+def test_a_masked_name_that_the_host_creates_meanwhile_is_not_overwritten(cow: Cow) -> None:
     words = ["sh", "-ec", "echo own > .env; echo started; read x; cat .env"]
     known = cow.sessions()
     with cow.tester.starting(
@@ -194,7 +194,7 @@ def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
     assert Path(cow.workspace / "d/s/.env").read_text() == "secret\n"
 
 
-def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
+def test_a_name_looked_up_before_it_exists_stays_hidden(cow: Cow) -> None:
     """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it
     must not show.
     """

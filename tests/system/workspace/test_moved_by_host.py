@@ -91,7 +91,7 @@ def reads(inside: Shell) -> str:
     return inside.does("cat */*.secret */*/*.secret 2>/dev/null")
 
 
-def test_where_a_directory_was_for_an_instant(cow: Cow) -> None:
+def test_a_secret_is_closed_where_its_directory_was_for_an_instant(cow: Cow) -> None:
     cow.host("mkdir ../away; echo secret > ../away/a.secret; echo plain > ../away/b")
     away, there = cow.workspace.parent / "away", cow.workspace / "there"
     with shell(cow) as inside:
@@ -105,7 +105,7 @@ def test_where_a_directory_was_for_an_instant(cow: Cow) -> None:
     assert cow.tester.run(["cat", away / "a.secret"]).stdout == "secret\n", "the control"
 
 
-def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> None:
+def test_a_new_secret_is_closed_in_a_directory_that_the_host_exchanged(cow: Cow) -> None:
     cow.host("mkdir one two; echo one > one/plain; echo two > two/plain")
     with shell(cow) as inside:
         assert inside.does("cat one/plain two/plain") == "one\ntwo\n"
@@ -124,7 +124,7 @@ def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> 
         assert reads(inside) == ""
 
 
-def test_a_name_that_was_asked_for_where_the_copy_shows_it(cow: Cow) -> None:
+def test_a_name_looked_up_before_the_exchange_stays_closed(cow: Cow) -> None:
     """The copy knows that it was missing, and does not even list it, until the kernel forgets."""
     cow.host("mkdir one two")
     with shell(cow) as inside:
@@ -140,7 +140,7 @@ def test_a_name_that_was_asked_for_where_the_copy_shows_it(cow: Cow) -> None:
         assert reads(inside) == ""
 
 
-def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
+def test_a_secret_is_closed_in_a_replaced_directory(cow: Cow) -> None:
     cow.host("mkdir -p sub/deep; echo old > sub/plain")
     with shell(cow) as inside:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
@@ -162,7 +162,7 @@ def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
     )
 
 
-def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> None:
+def test_a_new_secret_is_closed_in_a_directory_that_left_the_workspace(cow: Cow) -> None:
     cow.host("mkdir -p sub/deep; echo old > sub/plain")
     with shell(cow) as inside:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
@@ -190,7 +190,7 @@ def test_a_name_that_the_command_made_stays_open(cow: Cow) -> None:
 
 
 @pytest.mark.parametrize("start", [True, False], ids=["as it starts", "while it runs"])
-def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> None:
+def test_a_secret_stays_closed_while_directories_are_renamed(cow: Cow, start: bool) -> None:
     names = [
         *(f"a{number}" for number in range(6)),
         "b",
@@ -251,7 +251,7 @@ TAKES_AWAY = {
 @pytest.mark.parametrize("noted", [True, False], ids=["as it began", "by its time"])
 @pytest.mark.parametrize("session", TAKES_AWAY)
 @pytest.mark.parametrize("move", MOVES)
-def test_what_the_host_moves_to_where_the_command_took_away_stays(
+def test_host_files_moved_over_removed_names_are_not_deleted(
     cow: Cow, session: str, move: str, noted: bool
 ) -> None:
     """What lies in a directory that is moved has no trace of it."""
@@ -272,7 +272,7 @@ def test_what_the_host_moves_to_where_the_command_took_away_stays(
 @pytest.mark.parametrize(
     "write", ["echo session > one/f", "echo session > .t; mv .t one/f", "rm one/f"]
 )
-def test_what_is_in_another_directory_by_now_is_not_overwritten(
+def test_a_file_of_an_exchanged_directory_is_not_overwritten(
     cow: Cow, write: str, noted: bool
 ) -> None:
     cow.host(
@@ -290,7 +290,7 @@ def test_what_is_in_another_directory_by_now_is_not_overwritten(
         assert cow.paddock("apply").exit_code == 0, "the control: it is as it was"
 
 
-def test_directories_that_are_exchanged_between_two_applies(cow: Cow) -> None:
+def test_directories_exchanged_between_two_applies_are_a_conflict(cow: Cow) -> None:
     cow.host("mkdir one two; for d in one two; do echo $d > $d/f; echo $d > $d/g; done")
     done(
         cow,
@@ -310,7 +310,7 @@ def test_directories_that_are_exchanged_between_two_applies(cow: Cow) -> None:
     )
 
 
-def test_a_directory_in_which_the_host_works_is_the_same_one(cow: Cow) -> None:
+def test_a_directory_with_host_changes_is_no_conflict(cow: Cow) -> None:
     cow.host("mkdir -p one/sub; echo one > one/f; echo one > one/g; echo 1 > one/sub/h")
     done(cow, "echo session > .t; mv .t one/f; rm one/g; echo session > one/sub/h", noted=True)
     cow.host("echo host > one/other; echo host > .t; mv .t one/sub/other")

@@ -198,7 +198,7 @@ def test_a_masked_name_is_never_touched_nor_its_directory_removed(cow: Cow) -> N
     assert not (cow.workspace / "sub" / "x").exists()
 
 
-def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
+def test_control_the_file_is_lost_without_a_mask(cow: Cow) -> None:
     cow.put("sub/.env", "secret\n")
     cow.session("rm -r sub")
     assert cow.paddock("apply").exit_code == 0

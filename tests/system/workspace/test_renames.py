@@ -150,7 +150,7 @@ def test_a_renamed_file_is_one_change_wherever_changes_are_counted(cow: Cow) -> 
     assert "a" not in look(cow)
 
 
-def test_what_a_directory_has_besides_its_entries_stays(cow: Cow) -> None:
+def test_a_renamed_directory_keeps_its_mode_times_and_attributes(cow: Cow) -> None:
     grow(cow)
     seen = cow.run("python3", "-c", textwrap.dedent(FACTS))
     assert seen.exit_code == 0, seen
@@ -183,7 +183,7 @@ def python(cow: Cow, script: str, *, flags: tuple[str, ...] = ()) -> Outcome:
     return done
 
 
-def test_a_place_that_is_covered_stays_and_nothing_of_its_directory_is_moved(cow: Cow) -> None:
+def test_a_directory_with_a_covered_name_is_not_renamed(cow: Cow) -> None:
     """A directory that can not be looked through is closed by a mount; outside the same rename
     succeeds.
     """

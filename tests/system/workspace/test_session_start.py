@@ -39,7 +39,7 @@ def test_where_no_overlay_can_be_made_nothing_runs(full: SandboxRunner) -> None:
     assert full.inside(["sh", "-c", "echo started; echo x > made"], "--cow").started
 
 
-def test_two_copies_of_one_workspace_do_not_meet(full: SandboxRunner) -> None:
+def test_two_copies_of_one_workspace_are_separate(full: SandboxRunner) -> None:
     script = "echo started; echo mine > file; cat file; read -r end; cat file; ls"
     with full.starting(["sh", "-c", script], "--cow", stdin=subprocess.PIPE) as first:
         assert first.stdout is not None

@@ -76,7 +76,7 @@ def _repository(sandbox: SandboxRunner) -> Path:
     return top
 
 
-def test_ten_serve_the_same_port_and_are_merged(full: SandboxRunner) -> None:
+def test_ten_worktrees_serve_the_same_port_and_are_merged(full: SandboxRunner) -> None:
     """H-001 H-004 H-006"""
     top, count = _repository(full), 10
     policy = full.tree.put(full.tree.root / "policy" / "paddock.toml", NETWORK)
@@ -91,7 +91,7 @@ def test_ten_serve_the_same_port_and_are_merged(full: SandboxRunner) -> None:
     assert sorted(log) == sorted(["first", *(f"topic-{number}" for number in range(count))])
 
 
-def test_on_the_hosts_network_they_would_collide(full: SandboxRunner) -> None:
+def test_control_worktrees_collide_on_the_hosts_network(full: SandboxRunner) -> None:
     """The control."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

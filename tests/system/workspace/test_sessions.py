@@ -36,7 +36,7 @@ def test_sessions_are_listed_newest_first_with_what_they_hold(cow: Cow) -> None:
     assert str(cow.workspace) in line
 
 
-def test_without_a_name_the_session_of_this_directory_is_meant(cow: Cow) -> None:
+def test_commands_without_an_id_use_the_session_of_this_directory(cow: Cow) -> None:
     nothing = cow.paddock("diff")
     assert nothing.exit_code == 125
     assert "no finished copy-on-write session" in nothing.stderr
@@ -57,7 +57,7 @@ def test_without_a_name_the_session_of_this_directory_is_meant(cow: Cow) -> None
     assert cow.paddock("apply").exit_code == 0
 
 
-def test_a_running_session_can_be_looked_at_and_nothing_else(cow: Cow) -> None:
+def test_a_running_session_can_only_be_diffed(cow: Cow) -> None:
     cow.put("a", "1\n")
     words = cow.command(["sh", "-c", "echo 2 > a; echo ready; cat; echo 3 > b"])
     session = cow.made[-1]

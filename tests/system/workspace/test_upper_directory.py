@@ -123,7 +123,7 @@ def test_a_command_can_not_forge_the_marks_of_the_overlay(cow: Cow) -> None:
     assert cow.diff() == {"d/new": "added"}
 
 
-def test_fifos_and_sockets_are_left_and_said(cow: Cow) -> None:
+def test_fifos_and_sockets_are_left_and_reported(cow: Cow) -> None:
     cow.put("was-a-file", "mine\n")
     cow.session(
         'mkfifo pipe; python3 -c "import socket; '
@@ -154,7 +154,7 @@ def test_set_user_id_is_never_applied(cow: Cow) -> None:
     assert cow.diff() == {}
 
 
-def test_a_directory_that_hands_its_group_on_keeps_doing_so(cow: Cow) -> None:
+def test_a_set_group_id_directory_keeps_its_bit(cow: Cow) -> None:
     cow.put("shared/a", "a")
     (cow.workspace / "shared").chmod(0o2775)
     cow.session("chmod 750 shared; mkdir shared/new")
@@ -162,7 +162,7 @@ def test_a_directory_that_hands_its_group_on_keeps_doing_so(cow: Cow) -> None:
     assert stat.S_IMODE((cow.workspace / "shared").stat().st_mode) == 0o2750
 
 
-def test_what_the_command_made_unreadable_is_seen_and_applied_and_stays_so(cow: Cow) -> None:
+def test_an_unreadable_file_of_the_session_is_shown_and_applied(cow: Cow) -> None:
     cow.put("locked/inner", "1\n")
     (cow.workspace / "locked").chmod(0o555)
     cow.session(
@@ -192,7 +192,7 @@ def test_the_mode_of_one_name_is_not_the_mode_of_another(cow: Cow) -> None:
     assert stat.S_IMODE((cow.workspace / "other").stat().st_mode) == 0o644
 
 
-def test_times_and_attributes_come_along(cow: Cow) -> None:
+def test_times_and_attributes_are_applied(cow: Cow) -> None:
     cow.put("edit", "1\n")
     cow.session(
         "echo 2 > edit; touch -d '2020-02-02 02:02:02.123456789' edit;"
@@ -216,7 +216,7 @@ def test_a_huge_file_that_holds_little_is_applied_at_once_and_stays_small(cow: C
         assert file.read() == b"end"
 
 
-def test_a_tree_that_is_too_deep_is_said_and_the_rest_is_applied(cow: Cow) -> None:
+def test_a_too_deep_tree_is_reported_and_the_rest_is_applied(cow: Cow) -> None:
     deep = (
         "import os\nfor n in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
         "open('bottom', "

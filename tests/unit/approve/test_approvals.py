@@ -40,7 +40,7 @@ def answers(desk: Approvals, *questions: ToolQuestion) -> list[tuple[Verdict, st
     return asyncio.run(asked())
 
 
-def test_once_is_for_once_and_a_no_is_a_no() -> None:
+def test_answer_once_is_valid_once_and_deny_denies() -> None:
     decide = Recorded(
         lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY
     )
@@ -74,7 +74,7 @@ def test_a_call_without_a_subject_is_asked_about_every_time() -> None:
     assert len(decide.seen) == 2
 
 
-def test_without_an_approver_it_is_denied() -> None:
+def test_a_call_without_an_approver_is_denied() -> None:
     with Approvals(None) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
     with Approvals(DenyAll()) as desk:
@@ -93,7 +93,7 @@ def test_an_approver_that_dies_denies_what_is_open_and_all_that_comes() -> None:
         assert str(desk.failure) == "lost"
 
 
-def test_a_function_that_raises_or_says_nothing_sensible_denies() -> None:
+def test_a_callback_that_raises_or_returns_nonsense_denies() -> None:
     callback = Callback(lambda question: 1 / 0)  # type: ignore[arg-type,return-value]
     with Approvals(callback) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
@@ -116,7 +116,7 @@ def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
     assert asyncio.run(asked()) == (Verdict.ONCE, "callback")
 
 
-def test_no_answer_in_time_is_a_no_and_takes_the_question_back() -> None:
+def test_a_question_that_times_out_is_denied_and_withdrawn() -> None:
     never = threading.Event()
     with Approvals(
         Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)
@@ -167,7 +167,7 @@ def test_closing_denies_what_is_open() -> None:
     assert asyncio.run(asked()) == (Verdict.DENY, NOBODY)
 
 
-def test_many_at_once_get_each_their_own_answer() -> None:
+def test_concurrent_questions_get_their_own_answers() -> None:
     async def asked() -> list[tuple[Verdict, str]]:
         def decide(question: ToolQuestion) -> Verdict:
             return Verdict.ONCE if int(question.subject[1]) % 2 else Verdict.DENY
@@ -182,7 +182,7 @@ def test_many_at_once_get_each_their_own_answer() -> None:
     ]
 
 
-def test_what_would_be_executed_is_shown_whatever_stands_around_it() -> None:
+def test_redaction_hides_no_executed_text_in_a_question() -> None:
     decide = Recorded(lambda question: Verdict.DENY)
     key = ("BEGIN RSA PRIVATE KEY", "END RSA PRIVATE KEY")
     with Approvals(Callback(decide)) as desk:
@@ -200,7 +200,7 @@ def test_what_would_be_executed_is_shown_whatever_stands_around_it() -> None:
     assert all("evil" in "\n".join((*one.lines, one.diff or "")) for one in decide.seen)
 
 
-def test_what_is_shown_holds_no_secret_and_what_is_remembered_is_exact() -> None:
+def test_shown_command_has_no_secret_and_remembered_rule_is_exact() -> None:
     decide = Recorded(lambda question: Verdict.DENY)
     hidden = "correct horse"
     question = tool(
@@ -218,7 +218,7 @@ def test_what_is_shown_holds_no_secret_and_what_is_remembered_is_exact() -> None
     assert seen.subject == question.subject
 
 
-def test_what_was_answered_for_good_is_not_asked_and_nothing_else_is_covered(world: World) -> None:
+def test_an_answer_for_good_covers_the_same_call_only(world: World) -> None:
     keep(tool_for(tool(), world.origin), world.origin)
     with Approvals(DenyAll(), origin=world.origin) as desk:
         assert answers(desk, tool()) == [(Verdict.SESSION, ALWAYS)]

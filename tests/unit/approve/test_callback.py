@@ -59,7 +59,7 @@ def test_a_slow_answer_holds_up_no_other() -> None:
     assert callback.failure is None
 
 
-def test_only_so_many_calls_run_at_a_time_and_what_is_withdrawn_is_never_asked() -> None:
+def test_callbacks_in_parallel_are_limited_and_withdrawn_questions_are_never_asked() -> None:
     release, entered = threading.Event(), threading.Semaphore(0)
     calls: list[int] = []
 

@@ -22,7 +22,7 @@ def test_questions_are_open_until_they_are_answered_or_withdrawn() -> None:
         assert inbox.open() == [first]
 
 
-def test_an_answer_for_the_session_is_one_to_all_that_ask_the_same() -> None:
+def test_a_session_answer_answers_all_equal_questions() -> None:
     with connected() as (core, inbox):
         same = [question(id=number, pid=number) for number in range(3)]
         core.ask(*same, question(id=9, argv=("git", "push", "-f")))
@@ -34,7 +34,7 @@ def test_an_answer_for_the_session_is_one_to_all_that_ask_the_same() -> None:
         assert [one.id for one in inbox.open()] == [9]
 
 
-def test_the_end_of_the_core_closes_it() -> None:
+def test_inbox_closes_when_the_core_ends() -> None:
     with connected() as (core, inbox):
         core.ask(question())
         core.line.close()

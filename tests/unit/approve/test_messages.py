@@ -59,7 +59,7 @@ def test_questions_and_withdrawals_are_understood() -> None:
     assert json.loads(json.dumps(asked(first))) == EXAMPLES["to_companion"][0]
 
 
-def test_a_desk_asks_as_the_schema_has_it_and_is_understood() -> None:
+def test_a_tool_question_matches_the_schema_and_is_parsed() -> None:
     for one in (
         tool(id=3, diff="+x", timeout_s=0.5),
         tool(id=4, rule=None, reason=None, lines=("\udcff",)),
@@ -75,7 +75,7 @@ def test_a_desk_asks_as_the_schema_has_it_and_is_understood() -> None:
     assert conforms(json.loads(messages.withdraw(7)), "to_companion")
 
 
-def test_answers_are_said_as_the_examples_have_them() -> None:
+def test_answers_are_written_like_the_examples() -> None:
     for message in EXAMPLES["to_core"]:
         said = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
         assert json.loads(said) == message
@@ -85,7 +85,7 @@ def test_answers_are_said_as_the_examples_have_them() -> None:
         assert said.isascii()
 
 
-def test_nothing_but_a_message_is_understood() -> None:
+def test_an_invalid_approver_message_is_refused() -> None:
     dice = random.Random(4)
     seeds = [json.dumps(one).encode() for one in EXAMPLES["to_companion"]]
     for datagram in (

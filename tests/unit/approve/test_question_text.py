@@ -81,12 +81,12 @@ WORDS = [
     "unseen",
     "\u00a0\u034f\u115f\u1160\u17b4\u2003\u2800\u3000\u3164\ufe0f\uffa0\U00016fe4\U000e0100",
 )
-def test_what_can_not_be_seen_is_written_out(unseen: str) -> None:
+def test_invisible_characters_are_escaped(unseen: str) -> None:
     assert quoted(f"a{unseen}b").isascii()
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_a_word_can_be_read_back_and_steers_nothing(word: str) -> None:
+def test_a_quoted_word_can_be_read_back_and_has_no_control_characters(word: str) -> None:
     said = quoted(word)
     assert "\n" not in said
     assert said.isprintable()
@@ -116,7 +116,7 @@ def test_no_field_adds_a_line_or_steers_the_terminal() -> None:
     assert all(line.isprintable() for line in text.split("\n"))
 
 
-def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
+def test_lines_that_do_not_fit_are_counted_and_can_be_shown() -> None:
     argv = ("sh", "-c", "A" * 3000 + "B" * 3000 + "Z")
     some = shown(question(argv=argv), 0, columns=80, rows=24)
     assert len(some.splitlines()) < 24
@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
     assert max(len(line) for line in wide.splitlines()[1:4]) <= 22
 
 
-def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
+def test_lines_of_a_tool_call_do_not_look_like_ours() -> None:
     asked = tool(
         lines=("git status\n  because   rule harmless", "\x1b[2J"),
         diff="-old\n+new\n same",
@@ -169,7 +169,7 @@ def test_a_long_diff_is_counted_and_can_be_seen_whole() -> None:
     assert (len(whole), all(line.text.isprintable() for line in whole)) == (500, True)
 
 
-def test_what_looks_like_a_secret_is_left_out_until_the_whole_is_asked_for() -> None:
+def test_a_possible_secret_is_hidden_until_the_whole_is_shown() -> None:
     parent = Parent(exe="/bin/sh", argv=("sh", "password=hunter2"))
     asked = question(argv=("curl", "--token", "hunter2", "\udcff"), parent=parent)
     assert "hunter2" not in shown(asked, 0, columns=WIDE, rows=40)
@@ -194,7 +194,7 @@ def test_no_letter_is_wider_on_a_terminal_than_it_is_counted() -> None:
         locale.setlocale(locale.LC_CTYPE, before)
 
 
-def test_marks_that_take_a_place_do_not_end_a_line_by_themselves() -> None:
+def test_spacing_marks_do_not_overflow_a_line() -> None:
     asked = question(argv=("git status" + "\u1b44" * 200,))
     lines = shown(asked, 0, columns=80, rows=60).splitlines()
     assert len(lines) > 5

@@ -85,7 +85,7 @@ def test_an_answer_for_the_session_is_for_the_same_of_that_run() -> None:
         assert second.heard_nothing()
 
 
-def test_what_is_taken_back_and_whose_run_ends_can_not_be_answered() -> None:
+def test_a_withdrawn_question_and_a_question_of_an_ended_run_cannot_be_answered() -> None:
     queue = Queue()
     with served(queue) as core:
         core.ask(question(id=1), question(id=2, cwd="/2"))
@@ -98,7 +98,7 @@ def test_what_is_taken_back_and_whose_run_ends_can_not_be_answered() -> None:
     assert [one.verdict for one in queue.history()] == [None, None]
 
 
-def test_changes_are_told_as_they_happen() -> None:
+def test_queue_reports_changes_as_they_happen() -> None:
     queue = Queue()
 
     async def watched() -> None:

@@ -25,7 +25,7 @@ def test_a_rule_names_the_program_the_arguments_and_the_directory(world: World) 
     ]
 
 
-def test_what_is_kept_is_read_again_and_kept_once(world: World) -> None:
+def test_a_remembered_rule_is_read_back_and_stored_once(world: World) -> None:
     for argv in (("git", "push"), ("git", "pull"), ("git", "push")):
         keep(rule_for(question(argv=argv), world.origin), world.origin)
     rules = load_approved(world.origin).rules
@@ -36,7 +36,7 @@ def test_what_is_kept_is_read_again_and_kept_once(world: World) -> None:
     assert os.listdir(world.config) == ["approved.toml"]
 
 
-def test_a_host_is_kept_with_its_port_and_once(world: World) -> None:
+def test_a_host_is_remembered_once_with_its_port(world: World) -> None:
     keep(rule_for(question(), world.origin), world.origin)
     for port in (443, 22, 443):
         approval = approval_for(host_question(port=port), world.origin)
@@ -47,14 +47,14 @@ def test_a_host_is_kept_with_its_port_and_once(world: World) -> None:
     assert [rule.id for rule in approved.rules] == ["git-1"]
 
 
-def test_no_odd_host_is_kept(world: World) -> None:
+def test_an_invalid_host_is_not_remembered(world: World) -> None:
     for host in ("*.example", "a b", "metadata", "169.254.1.1", "0x7f.1", "@github"):
         with pytest.raises(PolicyError):
             keep(approval_for(host_question(host=host), world.origin), world.origin)
     assert load_approved(world.origin).hosts == ()
 
 
-def test_what_a_person_wrote_stays(world: World) -> None:
+def test_text_that_a_person_wrote_stays(world: World) -> None:
     text = '# mine\n[[rule]]\nid = "git-1"\naction = "allow"\nexe = "/usr/bin/make"'
     world.user("approved.toml", text)
     keep(rule_for(question(), world.origin), world.origin)
@@ -73,13 +73,15 @@ def test_what_a_person_wrote_stays(world: World) -> None:
         {"argv": ("x" * 40_000,)},
     ],
 )
-def test_what_no_rule_can_say_exactly_is_not_kept(world: World, changed: dict[str, object]) -> None:
+def test_a_call_without_an_exact_rule_is_not_remembered(
+    world: World, changed: dict[str, object]
+) -> None:
     with pytest.raises(PolicyError):
         rule_for(question(**changed), world.origin)
     assert not os.path.exists(approved_path(world.origin))
 
 
-def test_dollars_and_quotes_are_letters(world: World) -> None:
+def test_dollars_and_quotes_are_matched_literally(world: World) -> None:
     strange = question(exe='/opt/a"$HOME\\b/git', cwd="/w/$X [1] ~", argv=('"', "$Y", "'", "\n"))
     keep(rule_for(strange, world.origin), world.origin)
     (rule,) = load_approved(world.origin).rules

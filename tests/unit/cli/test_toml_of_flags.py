@@ -167,6 +167,8 @@ def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) ->
         ("--audit-log /var/log/x", ""),
     ],
 )
-def test_only_what_a_file_can_not_say_is_left_to_flags(world: World, line: str, flags: str) -> None:
+def test_flags_without_a_policy_key_are_named_in_a_comment(
+    world: World, line: str, flags: str
+) -> None:
     _, text = plan_of(world, line.split())
     assert text.startswith(f"{FLAGS_NOTE} {flags}\n" if flags else "[meta]\n")

@@ -57,7 +57,7 @@ def url(tmp_path: Path, authority: TestAuthority) -> Iterator[str]:
         yield f"https://localhost:{served.port}/rootfs.tar.gz"
 
 
-def test_wsl_is_asked_whether_it_is_there(fake: FakeWsl) -> None:
+def test_installation_of_wsl_is_detected(fake: FakeWsl) -> None:
     """A-180"""
     assert is_wsl_available()
     fake.program.unlink()
@@ -90,7 +90,9 @@ def test_distributions_are_listed_imported_used_and_removed(fake: FakeWsl, tmp_p
     ] in fake.argv
 
 
-def test_what_was_meant_is_fetched(tmp_path: Path, authority: TestAuthority, url: str) -> None:
+def test_an_archive_with_the_expected_hash_is_fetched(
+    tmp_path: Path, authority: TestAuthority, url: str
+) -> None:
     """A-143"""
     download_rootfs(url, DIGEST.upper(), str(tmp_path / "got"), context=authority.trust())
     assert (tmp_path / "got").read_bytes() == ROOTFS
@@ -169,7 +171,7 @@ def _config(url: str, tmp_path: Path) -> WslSandboxConfig:
     )
 
 
-def test_set_up_goes_step_by_step(
+def test_setup_runs_its_steps_in_order(
     fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str
 ) -> None:
     """A-142, A-167"""
@@ -231,7 +233,7 @@ def test_a_distribution_whose_set_up_failed_is_not_left(
     assert fake.distros == []
 
 
-def test_windows_can_be_left_out_of_it(
+def test_windows_drives_can_be_unmounted_in_the_distribution(
     fake: FakeWsl,
     tmp_path: Path,
     authority: TestAuthority,

@@ -76,7 +76,7 @@ class Memory:
         return ()
 
 
-def test_a_run_hands_everything_to_the_place_and_back() -> None:
+def test_run_passes_all_arguments_and_results() -> None:
     """H-022, H-023"""
 
     async def scene() -> None:
@@ -88,7 +88,7 @@ def test_a_run_hands_everything_to_the_place_and_back() -> None:
     asyncio.run(scene())
 
 
-def test_the_bash_tool_takes_it(tmp_path: Any) -> None:
+def test_bash_tool_accepts_the_executor(tmp_path: Any) -> None:
     """H-023"""
 
     async def scene() -> None:
@@ -125,7 +125,7 @@ def test_a_cancelled_run_ends_its_child_and_an_earlier_cancel_starts_none() -> N
     asyncio.run(scene())
 
 
-def test_what_was_said_before_the_time_was_over_is_kept() -> None:
+def test_output_before_a_timeout_is_kept() -> None:
     async def scene() -> None:
         result = await run(Memory(b"so far", None), "serve", timeout_s=0.05)
         assert (result.outcome, result.exit_code, result.stdout) == (
@@ -145,7 +145,7 @@ def test_a_limit_that_is_no_number_is_an_error_and_starts_nothing() -> None:
     assert place.asked == []
 
 
-def test_a_shell_that_has_no_place_has_failed_and_nothing_runs_in_its_stead() -> None:
+def test_a_shell_without_an_executor_fails_and_runs_nothing() -> None:
     """H-037"""
 
     async def scene() -> None:

@@ -47,7 +47,7 @@ from paddock.policy.formats.executor_modes import (
         ("ssh", "linux", Mode.SSH),
     ],
 )
-def test_a_mode_is_a_place(mode: str, platform: str, resolved: Mode) -> None:
+def test_each_mode_resolves_to_an_executor(mode: str, platform: str, resolved: Mode) -> None:
     """A-100, A-157, A-158"""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -65,20 +65,20 @@ def test_a_mode_is_a_place(mode: str, platform: str, resolved: Mode) -> None:
         ("ssh", "nt"),
     ],
 )
-def test_a_place_that_is_not_here_is_an_error(mode: str, platform: str) -> None:
+def test_a_mode_of_another_platform_is_an_error(mode: str, platform: str) -> None:
     """A-101"""
     for required in (True, False):
         with pytest.raises(HostError, match=f"mode {mode} needs"):
             resolve_mode(mode, platform=platform, require_enforced=required)
 
 
-def test_another_mode_is_an_error() -> None:
+def test_an_unknown_mode_is_an_error() -> None:
     """A-100"""
     with pytest.raises(UsageError, match="is not one of"):
         resolve_mode("x")
 
 
-def test_where_nothing_holds_auto_is_refused_or_told() -> None:
+def test_auto_without_enforcement_is_refused_or_warns() -> None:
     """A-159"""
     with pytest.raises(HostError, match="darwin has no sandbox for commands"):
         resolve_mode("auto", platform="darwin")
@@ -90,7 +90,7 @@ def test_where_nothing_holds_auto_is_refused_or_told() -> None:
     assert not executor.confines_writes
 
 
-def test_every_place_is_what_its_row_says() -> None:
+def test_every_executor_matches_its_row_of_the_mode_table() -> None:
     """A-103, A-050 to A-053: whether one has to be asked is read from the executor."""
     places: dict[Mode, type[Any]] = {
         Mode.LOCAL: HostExecutor,
@@ -104,7 +104,7 @@ def test_every_place_is_what_its_row_says() -> None:
         assert isinstance(measured.confines_writes, property)
 
 
-def test_the_executor_is_made_as_it_is_told(tmp_path: Path) -> None:
+def test_executor_gets_the_settings_of_its_mode(tmp_path: Path) -> None:
     def made(**values: Any) -> CommandExecutor:
         return executor_for(SandboxConfig(**values), platform="linux")
 
@@ -126,7 +126,7 @@ def test_the_executor_is_made_as_it_is_told(tmp_path: Path) -> None:
     asyncio.run(over_ssh())
 
 
-def test_local_is_a_shell_with_all_that_the_caller_has(
+def test_local_mode_passes_the_callers_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A-109, A-160"""
@@ -146,7 +146,7 @@ def test_local_is_a_shell_with_all_that_the_caller_has(
     asyncio.run(look())
 
 
-def test_the_places_of_other_systems_are_named_here_and_refused() -> None:
+def test_modes_of_other_systems_are_named_and_refused() -> None:
     """A-101, A-129, A-179"""
 
     async def look() -> None:

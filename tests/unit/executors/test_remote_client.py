@@ -39,7 +39,7 @@ def _ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SshExecutor:
 
 
 @pytest.mark.parametrize("line", ["sleep 600", FORGED.format(code="0"), FORGED.format(code="x")])
-def test_a_command_can_not_say_that_it_has_ended(ssh: SshExecutor, line: str) -> None:
+def test_a_command_cannot_forge_its_exit_marker(ssh: SshExecutor, line: str) -> None:
     assert shutil.which("ssh") is not None
 
     async def scene() -> tuple[Result, Result]:
@@ -75,7 +75,7 @@ class _Client:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_the_last_word_is_taken_out_wherever_it_is_cut(size: int) -> None:
+def test_exit_marker_is_removed_in_any_pieces(size: int) -> None:
     async def scene() -> tuple[int, bytes]:
         word = new_exit_marker().encode()
         said = b"a\0" + word[:9] + b"b" + word + b"x\n" + word + b"1234\n" + word + b"42\nrest"

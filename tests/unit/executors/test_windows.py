@@ -81,7 +81,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_the_calls_are_these_in_this_order(machine: Machine) -> None:
+def test_windows_calls_happen_in_this_order(machine: Machine) -> None:
     """A-121 to A-124: in its job before it runs, and at low integrity from the beginning."""
     assert machine.run("exit 3").exit_code == 3
     calls = [name for name in machine.fake.calls if name != "CloseHandle"]
@@ -98,7 +98,7 @@ def test_the_calls_are_these_in_this_order(machine: Machine) -> None:
     assert created.inherited == created.standard
 
 
-def test_the_job_is_told_exactly_this(machine: Machine) -> None:
+def test_job_gets_these_limits(machine: Machine) -> None:
     """A-121, A-122, A-123, A-165: job memory, active processes, kill on close; no breaking away."""
     machine.run("true")
     assert [limits.hex() for limits in machine.fake.limits] == [LIMITS]
@@ -109,7 +109,7 @@ def test_the_job_is_told_exactly_this(machine: Machine) -> None:
     assert int.from_bytes(other.fake.limits[0][120:128], "little") == 3 * 1024 * 1024
 
 
-def test_the_token_is_told_exactly_this(machine: Machine) -> None:
+def test_token_gets_this_label(machine: Machine) -> None:
     """A-124"""
     machine.run("true")
     assert machine.fake.labels == [LABEL]
@@ -154,7 +154,9 @@ def test_without_low_integrity_the_job_stays(machine: Machine) -> None:
         {"stamp": 1},
     ],
 )
-def test_what_can_not_be_had_is_refused_or_told(tmp_path: Path, how: dict[str, Any]) -> None:
+def test_a_missing_windows_mechanism_is_refused_or_warned_about(
+    tmp_path: Path, how: dict[str, Any]
+) -> None:
     """A-126, A-054: also if it is only said to be done."""
     code = how.pop("stamp", 0)
 
@@ -227,7 +229,9 @@ async def _place(machine: Machine) -> AsyncIterator[ExecutorUnderTest]:
         assert await executor.dispose() == ()
 
 
-def test_it_keeps_the_contract(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_windows_executor_keeps_the_contract(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
     """All of it but for signals, which Windows does not have."""
     names = [name for name in CHECKS if name != "death by a signal is not success"]
     assert len(names) == len(CHECKS) - 1
@@ -249,13 +253,13 @@ print("imported")
 """
 
 
-def test_it_needs_nothing_that_windows_has_not() -> None:
+def test_windows_executor_imports_no_unix_module() -> None:
     """WSL's executor as well, which runs there too."""
     shown = subprocess.run([sys.executable, "-c", _AS_ON_WINDOWS], capture_output=True, text=True)
     assert (shown.stdout, shown.stderr) == ("imported\n", "")
 
 
-def test_elsewhere_there_is_no_such_place(tmp_path: Path) -> None:
+def test_windows_executor_is_refused_on_other_systems(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not Windows"):
         WindowsExecutor(workspace=tmp_path)
 

@@ -45,14 +45,14 @@ def perform(
     return asyncio.run(once())
 
 
-def test_it_is_wsl_with_the_distribution_and_the_shell(fake: FakeWsl) -> None:
+def test_command_line_starts_wsl_with_distribution_and_shell(fake: FakeWsl) -> None:
     """A-131, A-132"""
     for shell in ("sh", "bash"):
         assert perform(fake, "echo $0", shell=shell).stdout == f"{shell}\n"
         assert ["-d", "paddock-sandbox", "--", shell, "-c"] in [argv[:5] for argv in fake.argv]
 
 
-def test_nothing_of_a_command_can_be_read_in_the_line_or_is_read_twice(fake: FakeWsl) -> None:
+def test_command_text_is_not_on_the_command_line_and_is_parsed_once(fake: FakeWsl) -> None:
     """What follows ``--`` is read by the distribution's shell before ours (microsoft/WSL#41598)."""
     secret = "s3cret"
     result = perform(
@@ -176,18 +176,18 @@ def test_a_process_that_can_not_be_ended_is_reported(fake: FakeWsl) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "a;b", "a\nb", 'a"'])
-def test_names_that_are_none_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError):
         WslExecutor(name, workspace=r"C:\ws")
     with pytest.raises(UsageError):
         WslExecutor(shell=name, workspace=r"C:\ws")
 
 
-def test_its_words_are_read_in_either_encoding() -> None:
+def test_output_of_wsl_is_decoded_in_both_encodings() -> None:
     assert decoded("Ubuntu\r\n".encode("utf-16-le")) == decoded(b"Ubuntu\r\n") == "Ubuntu\r\n"
     assert decoded("\ufeffÜ".encode("utf-16-le")) == "Ü"
 
 
-def test_it_does_not_count_as_confined(fake: FakeWsl) -> None:
+def test_wsl_does_not_count_as_confined(fake: FakeWsl) -> None:
     """A-051"""
     assert not WslExecutor(workspace=r"C:\ws", program=str(fake.program)).confines_writes

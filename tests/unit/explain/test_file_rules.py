@@ -61,7 +61,7 @@ def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> No
 @pytest.mark.parametrize(
     "name", ["main.py", ".git/index", ".git/objects/ab/cd", "new.txt", ".claude/worktrees/one/x"]
 )
-def test_the_work_can_be_written(ws: Path, name: str) -> None:
+def test_workspace_files_can_be_written(ws: Path, name: str) -> None:
     assert asked(plan_for(ws, FULL), ws / name).allowed
 
 
@@ -111,7 +111,7 @@ def test_without_landlock_mounts_tell_only_reading_from_writing(tmp_path: Path) 
     assert asked(plan, tmp_path / "file", Operation.READ).allowed
 
 
-def test_files_that_are_not_fenced_are_open(ws: Path) -> None:
+def test_files_without_file_rules_are_open(ws: Path) -> None:
     open_ = replace(policy(files(grant(Access.READ, "/usr/**"))), off=(Switch.LANDLOCK,))
     assert (
         asked(compile_plan(open_, FULL), "/etc/shadow").reason

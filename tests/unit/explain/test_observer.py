@@ -56,7 +56,7 @@ def _judge(request: pytest.FixtureRequest, tmp_path: Path) -> Judge:
         ("exec", False, "shut/file", ("exec", "--exec {}/shut/file")),
     ],
 )
-def test_only_what_the_fence_itself_refuses_is_told(
+def test_only_denials_of_the_sandbox_are_reported(
     judge: Judge,
     tmp_path: Path,
     op: str,
@@ -112,7 +112,7 @@ def test_the_messages_are_those_of_the_examples(judge: Judge, tmp_path: Path) ->
     assert judged == {"judged": 2}
 
 
-def test_nothing_but_a_message_is_understood() -> None:
+def test_an_invalid_observer_message_is_refused() -> None:
     dice = random.Random(7)
     seeds = [json.dumps(one).encode() for one in EXAMPLES["to_observer"]]
     for datagram in (

@@ -36,7 +36,7 @@ def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     assert warned[0].endswith("the command cannot create a file directly in /opt, nor list it")
 
 
-def test_a_grant_that_came_to_nothing_has_lost_nothing() -> None:
+def test_a_dropped_grant_loses_no_listing() -> None:
     plan = compile_plan(
         policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), HOST
     )
@@ -66,5 +66,5 @@ def test_a_deny_that_carves_nothing_takes_no_listing(pattern: str) -> None:
 
 
 @pytest.mark.parametrize("access", [Access.WRITE, Access.EXEC])
-def test_what_could_not_be_listed_before_has_lost_nothing(access: Access) -> None:
+def test_a_grant_without_listing_loses_no_listing(access: Access) -> None:
     assert list(lost_in_policy(files(grant(access, "/srv/**"), denies=(deny("/srv/a/**"),)))) == []

@@ -73,7 +73,7 @@ def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
     ]
 
 
-def test_pips_default_is_pips_own_word(world: World) -> None:
+def test_pips_default_index_is_read_from_pip(world: World) -> None:
     from pip._internal.models.index import PyPI
 
     registry = found(world, "pypi")
@@ -110,7 +110,7 @@ def test_npms_default_is_what_it_was_installed_with(world: World) -> None:
     }
 
 
-def test_go_takes_the_first_place_that_says_it(world: World) -> None:
+def test_go_uses_the_first_setting_in_its_order(world: World) -> None:
     program(world, "go", "opt/go/bin/go")
     world.write(
         world.root / "opt/go/go.env",
@@ -264,7 +264,7 @@ def test_an_invalid_or_unreachable_host_is_not_found(world: World, text: str) ->
     assert found(world, "npm").hosts == ()
 
 
-def test_all_that_was_looked_at_is_told_so_that_a_plan_ends_with_it(world: World) -> None:
+def test_every_file_that_was_read_is_an_input_of_the_plan(world: World) -> None:
     world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
     looked = registry_snapshot()
     discover(["npm", "debian"], world.origin, WritableHistory(), looked, etc=str(world.system))

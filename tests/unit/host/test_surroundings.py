@@ -45,7 +45,7 @@ def paths(terrain: Terrain) -> set[str]:
     return {place.path for place in terrain.trusted}
 
 
-def test_a_bare_workspace_has_no_terrain(world: World) -> None:
+def test_an_empty_workspace_has_no_surroundings(world: World) -> None:
     terrain = surveyed(world)
     assert (terrain.openings, terrain.trusted, terrain.remarks, dict(terrain.resolved_paths)) == (
         (),
@@ -75,7 +75,7 @@ def test_a_worktree_whose_repository_is_granted_anyway_needs_nothing(
     assert surveyed(world, main, cwd=top).openings == ()
 
 
-def test_two_places_that_earlier_runs_could_write_do_not_vouch_for_each_other(
+def test_two_previously_writable_paths_do_not_confirm_each_other(
     world: World, tmp_path: Path
 ) -> None:
     main = repository(tmp_path / "main")
@@ -89,7 +89,7 @@ def test_two_places_that_earlier_runs_could_write_do_not_vouch_for_each_other(
     assert surveyed(world, cwd=top, reach=(main, top)).openings, "they were seen to agree before"
 
 
-def test_a_planted_pointer_opens_nothing_and_is_said(world: World, tmp_path: Path) -> None:
+def test_a_planted_git_file_opens_nothing_and_is_reported(world: World, tmp_path: Path) -> None:
     main = repository(tmp_path / "victim")
     worktree(main, tmp_path / "topic")
     (world.work / ".git").write_bytes((tmp_path / "topic" / ".git").read_bytes())
@@ -119,7 +119,7 @@ def test_the_persons_own_configuration_counts_where_it_leads(world: World) -> No
     assert f"{world.work}/link" in surveyed(world).files, "a memo is void when the link is changed"
 
 
-def test_what_holds_the_workspace_can_not_be_locked_and_is_said(world: World) -> None:
+def test_a_trusted_path_above_the_workspace_is_reported(world: World) -> None:
     (world.work / ".git").mkdir()
     (world.work / ".git" / "config").write_text("[core]\nhooksPath = .\n")
     terrain = surveyed(world)

@@ -42,7 +42,7 @@ def route(mode: InjectMode | None = None, name: str | None = None) -> Route:
         (InjectMode.QUERY, "token", b"abcdefgh", None, "token", b"abcdefgh"),
     ],
 )  # fmt: skip
-def test_each_mode_has_its_place(
+def test_each_inject_mode_sets_its_header_or_parameter(
     mode: InjectMode, name: str, secret: bytes, header: bytes, parameter: str, value: bytes
 ) -> None:
     put = injection(route(mode, name), secret)
@@ -94,7 +94,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
         read(credential(CredentialKind.FILE, str(file)), {})
 
 
-def test_a_command_says_the_secret_without_a_shell() -> None:
+def test_a_credential_command_runs_without_a_shell() -> None:
     assert (
         read(credential(CredentialKind.COMMAND, "printf '%s;$HOME`id`' abcdefgh"), {})
         == b"abcdefgh;$HOME`id`"
@@ -105,7 +105,7 @@ def test_a_command_says_the_secret_without_a_shell() -> None:
         read(credential(CredentialKind.COMMAND, "./in-the-workspace"), {})
 
 
-def test_a_keyring_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_keyring_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(PolicyError, match="the Python package keyring is not installed") as refused:
         read(credential(CredentialKind.KEYRING, "paddock/x"), {})

@@ -74,7 +74,7 @@ def test_the_query_is_kept_as_it_came() -> None:
         ("GET /*/name", ["GET /x/name"], ["GET /@scope%2fname", "GET /x%2fname"]),
     ],
 )  # fmt: skip
-def test_a_rule_is_about_these_and_not_about_those(
+def test_a_rule_matches_the_listed_requests_only(
     rule: str, allowed: list[str], denied: list[str]
 ) -> None:
     for expected, requests in ((True, allowed), (False, denied)):
@@ -84,7 +84,7 @@ def test_a_rule_is_about_these_and_not_about_those(
             assert (found is not None) is expected, request
 
 
-def test_the_rule_that_allows_is_told_and_no_rule_is_none() -> None:
+def test_allowing_rule_is_returned_or_none() -> None:
     found = allowed_by(rules("GET /a", "* /b", "GET /b"), "GET", "/b")
     assert found is not None
     assert found.source.line == 2
@@ -122,7 +122,7 @@ PIECES = [
 
 
 @given(some.lists(some.sampled_from(PIECES), max_size=12))
-def test_the_one_form_is_its_own_and_leads_nowhere_else(pieces: list[str]) -> None:
+def test_a_normal_path_is_stable_and_has_no_parent_steps(pieces: list[str]) -> None:
     try:
         once = normalise("/" + "".join(pieces))
     except AmbiguousPath:
@@ -135,6 +135,6 @@ def test_the_one_form_is_its_own_and_leads_nowhere_else(pieces: list[str]) -> No
 
 
 @given(some.text(max_size=60))
-def test_any_text_is_a_path_or_refused(text: str) -> None:
+def test_any_text_is_normalised_or_refused(text: str) -> None:
     with contextlib.suppress(AmbiguousPath):
         assert normalise(text).path.startswith("/")

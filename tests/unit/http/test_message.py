@@ -153,7 +153,7 @@ def test_a_line_without_its_cr_is_refused_before_the_head_is_there() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_it_does_not_matter_how_bytes_arrive(size: int) -> None:
+def test_bytes_may_arrive_in_any_pieces(size: int) -> None:
     first = post(CHUNKS, body=b"3;a\r\nabc\r\n00a\r\n0123456789\r\n0\r\nX: y\r\nZ:\r\n\r\n")
     reader, seen, body = Reader(), [], b""
     data = first + GET + post("Content-Length: 4", body=b"\r\n\r\n")
@@ -245,9 +245,7 @@ def test_a_connection_lasts_unless_a_side_closes_it() -> None:
         ("GET", "/", [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")]),
     ],
 )
-def test_nothing_is_written_that_would_be_read_as_something_else(
-    method: str, target: str, headers: Headers
-) -> None:
+def test_an_ambiguous_message_is_not_written(method: str, target: str, headers: Headers) -> None:
     assert request_bytes("GET", "/", [(b"x", b"a\tb \xff")]) == (
         b"GET / HTTP/1.1\r\nx: a\tb \xff\r\n\r\n",
         0,
@@ -307,7 +305,7 @@ def test_a_written_message_is_read_again(pieces: list[bytes], chunked: bool, siz
     st.binary(max_size=60),
     st.sampled_from([GET, post(CHUNKS), post(CHUNKS, body=b"3\r\nabc\r\n0\r\n"), b""]),
 )
-def test_noise_is_refused_or_read(noise: bytes, before: bytes) -> None:
+def test_random_bytes_are_parsed_or_refused(noise: bytes, before: bytes) -> None:
     for data in (before + noise, noise + before):
         try:
             request(data)

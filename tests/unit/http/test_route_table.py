@@ -74,14 +74,14 @@ def test_a_route_has_a_name_inside_and_may_be_its_upstream_too() -> None:
         (ConnectionKind.INSPECT, "else.where", 443, True),
     ],
 )
-def test_everything_else_leads_nowhere(
+def test_an_unknown_host_has_no_route(
     kind: ConnectionKind, host: str, port: int, tls: bool
 ) -> None:
     with pytest.raises(NoSite):
         SETTINGS.site(kind, host, port, tls=tls)
 
 
-def test_a_verdict_names_its_line() -> None:
+def test_a_decision_names_its_policy_line() -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     assert judge(site, "POST", "/v1/x").rule == "p.toml:9"
     denied = judge(site, "GET", "/v1/x")
@@ -105,7 +105,7 @@ def test_a_verdict_names_its_line() -> None:
         ("GET", "/a%20b", None),
     ],
 )
-def test_a_hint_is_words_of_a_shell_and_allows_no_more_than_was_asked(
+def test_a_hint_is_quoted_for_the_shell_and_allows_only_the_request(
     method: str, path: str, hint: str | None
 ) -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
@@ -141,7 +141,7 @@ def sent_on(
     )
 
 
-def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> None:
+def test_a_header_with_an_underscore_does_not_double_one_of_the_route() -> None:
     """To CGI and WSGI both are one header."""
     sent = sent_on([("Transfer_Encoding", "chunked"), ("Content_Length", "5"), ("X_Own", "1")])
     names = [name for name, _ in sent.headers]
@@ -157,7 +157,7 @@ def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> 
     ]
 
 
-def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -> None:
+def test_hop_by_hop_headers_are_removed_and_the_secret_is_set() -> None:
     request = sent_on(
         [("Authorization", "Bearer placeholder"), ("Connection", "X-A, close"), ("X-A", "1"),
          ("X-B", "2"),
@@ -174,7 +174,7 @@ def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -
     ]
 
 
-def test_a_websocket_is_asked_for_again() -> None:
+def test_a_websocket_upgrade_is_sent_on() -> None:
     request = sent_on([("Connection", "Upgrade"), ("Upgrade", "WebSocket")], method="GET")
     assert dict(request.headers)[b"upgrade"] == b"websocket"
     assert b"upgrade" not in dict(sent_on([("Upgrade", "websocket")], method="GET").headers), (
@@ -195,7 +195,7 @@ def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
             target_of(site, request)
 
 
-def test_an_answer_loses_what_leads_aside_and_what_is_secret() -> None:
+def test_an_answer_loses_its_alternative_services_and_secrets() -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     put = injection(OPENAI, b"sk-0123456789")
     said = Answer(

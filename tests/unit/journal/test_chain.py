@@ -125,7 +125,7 @@ def test_a_cut_newline_is_found(journal: Journal) -> None:
     assert "not the" in verify(journal).problems[0]
 
 
-def test_a_missing_head_beside_events_is_said(journal: Journal) -> None:
+def test_a_missing_head_is_a_problem(journal: Journal) -> None:
     (journal.dir / "head").unlink()
     with pytest.raises(JournalError, match="the end of the chain is unknown"):
         verify(journal)
@@ -163,7 +163,7 @@ def lose(journal: Journal, text: str) -> None:
         head.write(text)
 
 
-def test_what_could_not_be_written_is_named_although_the_chain_is_whole(tmp_path: Path) -> None:
+def test_verify_reports_lost_events_of_an_unbroken_chain(tmp_path: Path) -> None:
     lost = {"event": "journal.lost", "session": "00ff", "count": 12, "reason": "ENOSPC"}
     journal = write(tmp_path, {"2026-11-14.jsonl": 3, "2026-11-15.jsonl": 4}, lost)
     verdict = verify(journal)
@@ -173,7 +173,7 @@ def test_what_could_not_be_written_is_named_although_the_chain_is_whole(tmp_path
     ]
 
 
-def test_what_is_not_told_in_the_journal_yet_is_told_by_the_head(journal: Journal) -> None:
+def test_verify_reads_lost_events_from_the_head(journal: Journal) -> None:
     lose(journal, "\x0000ff 1 ENOSPC\n\x00ab 3 other users could access it\n\x00\x00")
     verdict = verify(journal)
     assert (verdict.problems, verdict.sound) == ((), False)
@@ -184,7 +184,7 @@ def test_what_is_not_told_in_the_journal_yet_is_told_by_the_head(journal: Journa
 
 
 @pytest.mark.parametrize("odd", ["\x0000ff ENOSPC\n", "\x0000ff many ENOSPC\n", "\x00x\n"])
-def test_a_head_that_says_something_else_is_no_head(journal: Journal, odd: str) -> None:
+def test_an_invalid_head_is_a_problem(journal: Journal, odd: str) -> None:
     lose(journal, odd)
     with pytest.raises(JournalError, match="not a journal head"):
         verify(journal)

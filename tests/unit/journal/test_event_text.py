@@ -55,7 +55,7 @@ def test_a_value_can_not_forge_a_field() -> None:
     assert 'cwd="/a event=FAKE\\n[2026' in shown
 
 
-def test_a_missing_terminal_has_a_mark() -> None:
+def test_a_missing_terminal_is_marked() -> None:
     """C-093"""
     assert line(event(tty=None)) == "[2026-11-15 05:00:00] tty=-"
 

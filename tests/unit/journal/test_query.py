@@ -46,7 +46,7 @@ def event(name: str = "exec", **fields: Any) -> Event:
         (Query(since=moment("2026-11-16T12:00+02:00", NOW)), event(), True),
     ],
 )
-def test_each_part_has_to_fit(query: Query, one: Event, fits: bool) -> None:
+def test_an_event_has_to_match_every_part_of_a_query(query: Query, one: Event, fits: bool) -> None:
     assert query.fits(one) is fits
 
 
@@ -59,7 +59,7 @@ def test_a_day_ends_where_the_next_begins() -> None:
     assert not query.fits(event(ts="2026-11-15T23:59:59.999Z"))
 
 
-def test_odd_fields_are_no_error() -> None:
+def test_a_query_accepts_fields_of_any_type() -> None:
     values: tuple[Any, ...] = (None, 7, [], {}, True)
     for odd in values:
         strange = event(action=odd, rule_id=odd, rule=odd, ts=odd)

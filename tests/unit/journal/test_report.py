@@ -78,7 +78,7 @@ def everything(**changed: Any) -> list[Any]:
     ]
 
 
-def test_it_tells_what_was_asked_allowed_and_denied() -> None:
+def test_report_shows_asked_allowed_and_denied_calls() -> None:
     page = Page(report(everything(), chain=SOUND, description="today"))
     for words in (
         "The chain of the journal is complete: 3 events.",
@@ -103,7 +103,7 @@ def test_it_tells_what_was_asked_allowed_and_denied() -> None:
     assert sum(tag == "svg" for tag, _ in page.tags) == 3
 
 
-def test_nothing_an_event_says_is_markup_or_steers() -> None:
+def test_event_text_is_escaped_in_the_report() -> None:
     text = report(
         everything(text=EVIL),
         chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)),
@@ -134,7 +134,7 @@ def test_nothing_an_event_says_is_markup_or_steers() -> None:
     text.encode("utf-8")
 
 
-def test_what_is_missing_is_said_first() -> None:
+def test_report_begins_with_lost_events() -> None:
     losses = (Loss(where="head", session="00ff", count=12, reason=EVIL),)
     lost = event("journal.lost", count=12, reason="ENOSPC")
     page = Page(
@@ -160,7 +160,7 @@ def test_what_is_missing_is_said_first() -> None:
     assert "is complete" not in both
 
 
-def test_an_altered_journal_is_said_first() -> None:
+def test_report_begins_with_an_altered_journal() -> None:
     problems = tuple(f"2026-11-16.jsonl:{n}: changed" for n in range(30))
     words = Page(
         report(
@@ -192,7 +192,7 @@ def test_secrets_are_left_out() -> None:
     assert "pw123456" not in text
 
 
-def test_many_events_stay_a_page() -> None:
+def test_a_report_of_many_events_stays_small() -> None:
     many = [
         event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny")
         for n in range(MAX_TABLE_ROWS + 200)
@@ -202,7 +202,7 @@ def test_many_events_stay_a_page() -> None:
     assert "200 earlier rows are not shown" in text
 
 
-def test_odd_fields_are_no_error() -> None:
+def test_a_report_accepts_fields_of_any_type() -> None:
     for odd in ODD:
         fields = dict.fromkeys(
             ("ts", "action", "rule", "rule_id", "by", "host", "port", "sent", "received", "exe",

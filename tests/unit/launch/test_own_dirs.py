@@ -9,7 +9,7 @@ from paddock.launch.own_dirs import make_lockable
 from tests.unit.policy.world import World
 
 
-def test_what_a_grant_could_make_is_made_first(tmp_path: Path) -> None:
+def test_own_directories_inside_a_grant_are_created_first(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.config.rmdir()
     make_lockable(world.origin, [str(world.home)])

@@ -58,7 +58,7 @@ def reached(found: Prepared) -> list[str]:
     return [tree.path for tree in found.host.previously_writable]
 
 
-def test_nothing_is_recorded_unless_it_is_to_run(
+def test_only_a_run_records_writable_paths(
     world: World, compiled: list[Callable[[int], None]]
 ) -> None:
     count: list[int] = []
@@ -115,7 +115,7 @@ def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None
     assert found.writable_history.trees == found.host.previously_writable
 
 
-def test_lists_that_never_come_to_rest_refuse_the_run(
+def test_a_run_is_refused_if_the_recorded_lists_keep_changing(
     world: World, compiled: list[Callable[[int], None]]
 ) -> None:
     count: list[int] = []

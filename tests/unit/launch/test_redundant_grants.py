@@ -67,7 +67,7 @@ def test_a_name_in_another_grant_is_covered(tree: Path) -> None:
     ]
 
 
-def test_of_two_that_cover_each_other_one_stays(tree: Path) -> None:
+def test_one_of_two_equal_grants_stays(tree: Path) -> None:
     assert kept(
         plan_with(granted(tree / "usr", "read"), granted(tree / "usr", "read", optional=True))
     ) == [("usr", "read")]
@@ -80,18 +80,18 @@ def test_of_two_that_cover_each_other_one_stays(tree: Path) -> None:
         ("read", "exec"),  # may be executed, whoever wrote it
     ],
 )
-def test_what_says_more_stays(tree: Path, outer: str, inner: str) -> None:
+def test_a_grant_with_more_rights_stays(tree: Path, outer: str, inner: str) -> None:
     plan = plan_with(granted(tree / "own", outer), granted(tree / "own/sub", inner))
     assert kept(plan) == [("own", outer), ("sub", inner)]
 
 
-def test_one_that_a_link_leads_to_covers_nothing(tree: Path) -> None:
+def test_a_grant_behind_a_link_covers_no_other(tree: Path) -> None:
     """Whether the core follows that link is seen when it runs."""
     plan = plan_with(granted(tree / "led", "read"), granted(tree / "usr/lib", "read"))
     assert kept(plan) == [("led", "read"), ("lib", "read")]
 
 
-def test_what_is_kept_out_of_the_other_stays(tree: Path) -> None:
+def test_a_grant_inside_an_exception_stays(tree: Path) -> None:
     for kept_out in ("own/sub", "own/sub/x", "own"):
         outer = granted(tree / "own", "read", kept_out=(str(tree / kept_out),))
         assert len(kept(plan_with(outer, granted(tree / "own/sub", "read")))) == 2, kept_out
@@ -99,12 +99,12 @@ def test_what_is_kept_out_of_the_other_stays(tree: Path) -> None:
     assert len(kept(plan_with(beside, granted(tree / "own/sub", "read")))) == 1
 
 
-def test_reading_stays_where_writing_goes_around_something(tree: Path) -> None:
+def test_a_read_grant_stays_if_the_write_grant_has_an_exception(tree: Path) -> None:
     inner = (granted(tree / "own", "allow"), granted(tree / "own", "read"))
     assert len(kept(plan_with(*inner, unwritable=(str(tree / "own/paddock.toml"),)))) == 2
     assert len(kept(plan_with(*inner, unwritable=(str(tree / "other"),)))) == 1
 
 
-def test_what_is_missing_stays_to_be_told_of(tree: Path) -> None:
+def test_a_grant_of_a_missing_path_stays(tree: Path) -> None:
     plan = plan_with(granted(tree / "usr", "read"), granted(tree / "usr/nothing", "read"))
     assert kept(plan) == [("usr", "read"), ("nothing", "read")]

@@ -128,7 +128,7 @@ def test_a_container_key_is_refused_by_run_and_named() -> None:
         compile_plan(replace(SIMPLE, container=(setting,)), HOST)
 
 
-def test_values_that_ask_for_nothing_are_no_promise() -> None:
+def test_default_values_need_no_enforcement() -> None:
     asked = replace(
         SIMPLE,
         meta=Meta(default_action=Sourced(Action.ALLOW, source())),
@@ -152,7 +152,7 @@ def test_no_new_privs_can_not_be_off_alone() -> None:
     )
 
 
-def test_each_layer_turned_off_is_said() -> None:
+def test_each_disabled_layer_is_reported() -> None:
     plan = compile_plan(
         replace(SIMPLE, off=(Switch.LANDLOCK, Switch.SECCOMP, Switch.ENV_SANITIZE, Switch.AUDIT)),
         HOST,

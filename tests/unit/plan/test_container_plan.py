@@ -65,7 +65,7 @@ def container(**settings: Any) -> Container:
     return found
 
 
-def test_it_fits_the_schema() -> None:
+def test_container_plan_fits_the_schema() -> None:
     schema = json.loads((SCHEMA / "plan.schema.json").read_text())
     jsonschema.validate(
         json.loads((SCHEMA / "examples" / "plan-container.json").read_text()), schema
@@ -84,7 +84,7 @@ def test_the_user_comes_from_the_name_and_the_numbers_go_on_top() -> None:
 
 
 @pytest.mark.parametrize("key", ["rootdir"])
-def test_what_a_container_can_not_do_without(key: str) -> None:
+def test_a_container_needs_its_required_keys(key: str) -> None:
     """C-141"""
     with pytest.raises(PolicyError, match=f"a container needs a {key}"):
         compiled(settings={key: None})
@@ -106,7 +106,7 @@ def test_without_grants_there_is_no_landlock_and_with_them_nothing_else_is_open(
     assert (plan.files.closed, plan.files.deny, plan.files.protect) == ((), (), ())
 
 
-def test_what_the_built_in_profiles_grant_need_not_be_there() -> None:
+def test_grants_of_built_in_profiles_are_optional_in_a_container() -> None:
     plan = compiled(
         Filesystem(grants=(builtin_grant(Access.READ, "/etc/**"), grant(Access.READ, "/opt")))
     )
@@ -206,7 +206,7 @@ def test_a_machine_without_namespaces_makes_no_container() -> None:
         compile_container(policy(), HOST, ALONE)
 
 
-def test_groups_that_can_not_be_given_up_and_equal_users_are_said() -> None:
+def test_undroppable_groups_and_equal_users_are_reported() -> None:
     grouped = replace(ALONE, caller_groups=(4, 27))
     said = [notice.text for notice in compile_container(policy(), FULL, grouped).notices]
     assert any("the command keeps your groups (4, 27)" in text for text in said)

@@ -36,7 +36,7 @@ def test_a_grant_without_execution_has_all_rights_but_that(access: Access) -> No
 
 
 @pytest.mark.parametrize("access", [Access.READ, Access.ALLOW])
-def test_the_full_tier_has_the_same_names_for_it(access: Access) -> None:
+def test_full_tier_uses_the_same_rights_for_execution(access: Access) -> None:
     plan = compile_plan(policy(files(off(access, "/srv/**"), off(Access.ALLOW, "<tmp>/**"))), FULL)
     assert plan.landlock
     assert (
@@ -55,7 +55,7 @@ def test_at_the_same_path_the_stricter_rule_counts_from_any_author() -> None:
     assert accesses(compile_plan(policy(asked), HOST)) == {"/srv": {"read-noexec", "allow-noexec"}}
 
 
-def test_a_grant_below_says_for_itself() -> None:
+def test_an_inner_grant_has_its_own_execution_flag() -> None:
     asked = files(
         off(Access.ALLOW, "/srv/**"),
         grant(Access.READ, "/srv/bin/**"),
@@ -76,7 +76,7 @@ def test_a_grant_below_says_for_itself() -> None:
         grant(Access.EXEC, "/srv/data/**"),
     ],
 )
-def test_a_grant_that_would_give_it_back_is_an_error_with_both_lines(other: Grant) -> None:
+def test_a_wider_grant_that_gives_execution_back_is_an_error_with_both_lines(other: Grant) -> None:
     asked = files(other, off(Access.READ, "/srv/data/**", line=7))
     with pytest.raises(
         PolicyError,
@@ -85,7 +85,7 @@ def test_a_grant_that_would_give_it_back_is_an_error_with_both_lines(other: Gran
         compile_plan(policy(asked), HOST)
 
 
-def test_without_require_enforced_it_is_said() -> None:
+def test_without_require_enforced_regained_execution_is_a_warning() -> None:
     asked = files(
         grant(Access.READ, "/srv/**"),
         off(Access.READ, "/srv/data/**"),
@@ -110,7 +110,7 @@ def test_the_loader_is_not_turned_off_by_accident() -> None:
         compile_plan(policy(asked), HOST)
 
 
-def test_the_private_temp_without_execution() -> None:
+def test_private_temp_can_be_without_execution() -> None:
     plan = compile_plan(
         policy(files(grant(Access.ALLOW, "<tmp>/**"), off(Access.ALLOW, "<tmp>/**"))), HOST
     )
@@ -120,7 +120,7 @@ def test_the_private_temp_without_execution() -> None:
     assert "execute" not in plan.landlock.access["allow-noexec"]
 
 
-def test_devices_never_carry_it() -> None:
+def test_devices_are_never_executable() -> None:
     assert accesses(compile_plan(policy(files(off(Access.ALLOW, "/dev/ptmx"))), HOST)) == {
         "/dev/ptmx": {"device"}
     }

@@ -97,7 +97,7 @@ def test_nested_denies_leave_the_outermost() -> None:
     assert held(compile_plan(policy(asked), HOST), "/srv").except_ == ("/srv/a",)
 
 
-def test_a_grant_inside_a_denied_directory_is_dropped_with_a_word() -> None:
+def test_a_grant_inside_a_denied_directory_is_dropped_with_a_warning() -> None:
     asked = files(
         grant(Access.READ, "/home/ada/.ssh/known_hosts", line=3),
         denies=(deny("/home/ada/.ssh/**"),),
@@ -194,7 +194,7 @@ def test_a_workspace_that_holds_paddock_itself_is_refused_instead_of_carved() ->
         compile_plan(policy(asked), HOST)
 
 
-def test_root_reads_through_file_modes_so_the_fence_closes_system_secrets() -> None:
+def test_system_secrets_are_closed_for_root_in_the_landlock_tier() -> None:
     asked = policy(files(grant(Access.READ, "/etc/**")))
     assert held(compile_plan(asked, HOST), "/etc").except_ == ()
     as_root = compile_plan(asked, replace(HOST, uid=0, home="/root"))

@@ -31,7 +31,7 @@ def warnings(plan: Plan) -> list[str]:
     return [notice.text for notice in plan.notices if notice.level is Level.WARNING]
 
 
-def test_nothing_is_carved_and_nothing_lost_by_it() -> None:
+def test_full_tier_carves_no_grant_and_loses_no_listing() -> None:
     asked = files(grant(Access.ALLOW, "/home/ada/**"), denies=(deny("/home/ada/.ssh/**"),))
     plan = compile_plan(policy(asked), FULL)
     assert all(one.except_ == () for one in laid(plan).grants)
@@ -55,7 +55,7 @@ def test_a_denied_place_is_watched_for_by_its_name_too() -> None:
     assert laid(compile_plan(policy(asked), FULL)).deny == ("/home/ada/project/secret",)
 
 
-def test_a_grant_inside_a_denied_place_is_dropped_with_a_word() -> None:
+def test_a_grant_inside_a_denied_path_is_dropped_with_a_warning() -> None:
     asked = files(
         grant(Access.READ, "/srv/keys/public", line=3),
         grant(Access.READ, "/srv/a/x.key", line=4),
@@ -88,7 +88,7 @@ def test_a_workspace_that_holds_paddock_itself_is_locked_there_and_one_inside_of
         compile_plan(policy(files(inside)), FULL)
 
 
-def test_the_home_is_no_workspace_in_this_tier_either() -> None:
+def test_home_is_refused_as_a_workspace_in_the_full_tier() -> None:
     with pytest.raises(PolicyError, match="your home directory"):
         compile_plan(policy(files(grant(Access.ALLOW, "/home/ada/**", workspace=True))), FULL)
 
@@ -111,7 +111,7 @@ def test_the_private_terminals_can_be_used() -> None:
     assert {"read", "device", "allow"} == set(plan.landlock.access)
 
 
-def test_the_machines_own_tmp_can_not_be_granted_as_a_whole_and_that_is_said() -> None:
+def test_a_grant_of_the_hosts_tmp_is_dropped_with_a_warning() -> None:
     plan = compile_plan(policy(files(grant(Access.ALLOW, "/tmp/**", line=5))), FULL)
     assert any(text.startswith("p.toml:5: /tmp is private to the run") for text in warnings(plan))
     assert warnings(compile_plan(policy(files(grant(Access.ALLOW, "/tmp/shared/**"))), FULL)) == []
@@ -145,12 +145,12 @@ def test_a_worktree_gets_its_part_of_the_repository() -> None:
     assert f"{main}/worktrees/project/gitdir" in laid(plan).protected
 
 
-def test_what_the_survey_remarks_is_said() -> None:
+def test_remarks_about_the_surroundings_are_warnings() -> None:
     plan = compile_plan(policy(files(WORK)), FULL, Terrain(remarks=("it leads nowhere",)))
     assert "it leads nowhere" in warnings(plan)
 
 
-def test_root_reads_through_file_modes_so_the_fence_masks_system_secrets() -> None:
+def test_system_secrets_are_masked_for_root_in_the_full_tier() -> None:
     asked = policy(files(grant(Access.READ, "/etc/**")))
     assert "/etc/shadow" not in laid(compile_plan(asked, FULL)).closed
     assert "/etc/shadow" in laid(compile_plan(asked, replace(FULL, uid=0, home="/root"))).closed

@@ -97,7 +97,7 @@ def test_without_landlock_exec_is_not_limited_to_granted_programs() -> None:
     assert not gate.exec_only_granted
 
 
-def test_tracing_is_said_on_every_run_if_there_is_a_gate_to_walk_around() -> None:
+def test_tracing_gives_a_notice_on_every_run_with_a_gate() -> None:
     traced = Syscalls(trace=Sourced(True, source(5)))
     for asked, said in ((RULED, 1), (SIMPLE, 0)):
         plan = compile_plan(replace(asked, syscalls=traced), HOST)
@@ -110,7 +110,7 @@ def test_tracing_is_said_on_every_run_if_there_is_a_gate_to_walk_around() -> Non
         assert plan.gate is None or plan.gate.trace
 
 
-def test_rules_are_not_held_where_memory_of_processes_can_be_written() -> None:
+def test_rules_are_refused_if_process_memory_can_be_written() -> None:
     for access, path in ((Access.ALLOW, "/proc/**"), (Access.WRITE, "/proc/self/**")):
         writing = replace(
             policy(files(grant(Access.READ, "/usr/**"), grant(access, path))), rules=(GIT,)

@@ -58,7 +58,7 @@ def test_the_same_numbers_outside_only_on_request() -> None:
     assert of(ALONE, caller=0, same=True).uid_map == (span(0, 0, IDS),)
 
 
-def test_another_user_is_himself_outside_under_any_number() -> None:
+def test_a_caller_maps_to_their_own_uid_outside() -> None:
     found = of(ALONE, caller=1000)
     assert found.uid_map == (span(33, 1000, 1),)
     assert found.gid_map == (span(34, 100, 1),)
@@ -102,7 +102,7 @@ def test_programs_without_numbers_or_numbers_without_programs_map_nothing() -> N
         assert found.uid_map == (span(33, 1000, 1),)
 
 
-def test_the_same_numbers_need_root_unless_they_are_ones_own() -> None:
+def test_the_same_uids_outside_need_root_unless_they_are_the_callers() -> None:
     with pytest.raises(PolicyError, match=r"p\.conf:1: id-map identity needs root"):
         of(GIVEN, caller=1000, same=True)
     own = of(GIVEN, caller=1000, uid=1000, gid=100, same=True)

@@ -38,7 +38,7 @@ def warnings(plan: Plan) -> list[str]:
     return [notice.text for notice in plan.notices if notice.level is Level.WARNING]
 
 
-def test_a_deny_of_the_profiles_is_looked_for_in_projects_and_not_in_tools() -> None:
+def test_a_deny_of_a_profile_is_searched_in_projects_and_not_in_tools() -> None:
     env = builtin("**/.env", optional=True)
     asked = files(
         WORK,
@@ -67,7 +67,7 @@ def test_installed_programs_are_searched_three_levels_deep(tree: str) -> None:
     assert held.denied == (f"{tree}/*/*/.env", f"{tree}/*/.env", f"{tree}/.env")
 
 
-def test_a_deny_of_a_person_is_looked_for_everywhere() -> None:
+def test_a_users_deny_is_searched_everywhere() -> None:
     asked = files(WORK, TOOLS, denies=(deny("**/.env"), deny("/srv/*/key")))
     assert laid(asked).deny == ("**/.env", "/srv/*/key")
 
@@ -93,7 +93,7 @@ def test_a_protected_name_in_the_workspace_is_protected(path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["src/main.py", ".git/index", "a/.bashrc", "bin/run", ".claude/worktrees", ".local/bin"]
 )
-def test_the_work_is_not(path: str) -> None:
+def test_ordinary_workspace_files_are_not_protected(path: str) -> None:
     assert not protects(laid(files(WORK)), f"{WS}/{path}")
 
 
@@ -125,7 +125,7 @@ def test_a_workspace_inside_a_package_is_a_workspace() -> None:
     assert protects(laid(files(inside)), "/home/ada/x/node_modules/left-pad/.vscode")
 
 
-def test_names_of_the_home_are_told_also_where_it_can_not_be_written() -> None:
+def test_protected_names_of_the_home_are_in_the_plan_also_without_a_write_grant() -> None:
     """A link among them may lead to what can be: the core follows it."""
     assert protects(laid(files(WORK)), "/home/ada/.bashrc")
     held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
@@ -170,7 +170,7 @@ def test_a_grant_inside_a_protected_place_opens_only_itself_where_more_can_be_wr
     assert not protects(itself, "/home/ada/.config/nvim"), "a person's word"
 
 
-def test_a_workspace_of_settings_is_warned_about() -> None:
+def test_a_workspace_of_settings_gives_a_warning() -> None:
     plan = compile_plan(
         policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL
     )
@@ -208,7 +208,7 @@ def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its
     assert protects(held, f"{WS}/.claude/settings.json")
 
 
-def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
+def test_a_grant_of_a_protected_path_opens_it_with_a_notice() -> None:
     plan = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.local/bin/**"))), FULL)
     assert warnings(plan) == [
         (
@@ -234,7 +234,7 @@ def opening(*patterns: str) -> Filesystem:
     )
 
 
-def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
+def test_a_name_opened_by_a_policy_is_reported_with_the_reason() -> None:
     asked = opening("**/.github/workflows/**", f"{WS}/.vscode")
     held = laid(asked)
     assert not protects(held, f"{WS}/.github/workflows")
@@ -274,7 +274,7 @@ def test_git_files_and_policies_are_protected_by_their_paths() -> None:
     assert elsewhere.path not in held.protected
 
 
-def test_a_grant_of_everything_is_looked_through_but_for_the_system() -> None:
+def test_a_grant_of_everything_is_searched_except_system_directories() -> None:
     held = laid(files(grant(Access.ALLOW, "/**"), denies=(builtin("**/.env", optional=True),)))
     assert held.denied == ("**/.env",), (
         "a pattern without a beginning leaves the system's own trees out"

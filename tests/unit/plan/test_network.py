@@ -84,7 +84,7 @@ def test_an_empty_list_reaches_nothing_at_all(world: World) -> None:
     )
 
 
-def test_without_a_network_section_it_is_open_and_said(world: World) -> None:
+def test_without_a_network_section_the_network_is_open_with_a_notice(world: World) -> None:
     """F-110"""
     plan = compiled(world, "[env]\n")
     assert plan.network is None
@@ -158,7 +158,7 @@ def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> Non
         ),
     ],
 )
-def test_a_group_that_nothing_tells_of_is_an_error(
+def test_a_host_group_without_a_source_is_an_error(
     world: World, registries: dict[str, Registry], hint: str
 ) -> None:
     asked = written(world, "[network]\nallowed_hosts = [\n'@npm']\n")
@@ -188,7 +188,7 @@ def test_a_flag_does_not_open_what_the_policy_closed_altogether(world: World) ->
         compiled(world, "[network]\nmode = 'none'\n", allow_domains=("a.example",))
 
 
-def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
+def test_host_network_is_unrestricted_with_a_notice(world: World) -> None:
     plan = compiled(world, "[network]\nmode = 'host'\n")
     assert plan.network is None
     assert any("the network is not restricted" in notice.text for notice in plan.notices)
@@ -215,7 +215,7 @@ PINNABLE = replace(HOST, user_notification=True)
         ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, through the proxy only"),
     ],
 )
-def test_without_namespaces_a_network_is_pinned_and_said(
+def test_without_namespaces_connections_are_supervised_with_a_notice(
     world: World, text: str, said: str
 ) -> None:
     """F-151"""
@@ -229,7 +229,7 @@ def test_without_namespaces_a_network_is_pinned_and_said(
 
 
 @pytest.mark.parametrize("switch", [Switch.LANDLOCK, Switch.SECCOMP])
-def test_a_network_is_not_pinned_by_a_layer_that_is_off(world: World, switch: Switch) -> None:
+def test_supervised_connect_is_refused_if_its_layer_is_off(world: World, switch: Switch) -> None:
     asked = replace(written(world, "[network]\nmode = 'none'\n"), off=(switch,), tier=Tier.LANDLOCK)
     with pytest.raises(PolicyError, match=rf"p\.toml:2: .*--off {switch.value} is given"):
         compile_plan(asked, FULL)
@@ -282,7 +282,7 @@ def test_the_start_line_counts_the_hosts(world: World, text: str, said: str) -> 
     assert compiled(world, f"[network]\n{text}\n").notices[0].text.endswith(f", {said}")
 
 
-def test_the_persons_proxies_do_not_pass_into_a_fenced_network(world: World) -> None:
+def test_proxy_variables_do_not_pass_into_a_restricted_network(world: World) -> None:
     """F-112"""
     file = world.file(
         "e.toml", "[env]\npass = ['*_proxy', 'HTTP_PROXY']\n[network]\nallowed_hosts = []\n"
@@ -341,7 +341,7 @@ def test_the_golden_network_is_what_is_compiled(world: World) -> None:
     )
 
 
-def test_the_sample_compiles_where_npm_and_pip_tell_their_hosts(world: World) -> None:
+def test_sample_compiles_if_npm_and_pip_name_their_hosts(world: World) -> None:
     sample = (Path(__file__).parents[3] / "examples" / "filtered.toml").read_text()
     index = Sourced(Destination(host="index.example"), Source(file="/etc/pip.conf", line=2))
     found = Terrain(registries={"npm": Registry(hosts=(MIRROR,)), "pypi": Registry(hosts=(index,))})

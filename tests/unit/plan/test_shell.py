@@ -64,7 +64,7 @@ def test_shells_are_ordinary_programs_without_a_shell_section() -> None:
     assert compile_plan(SIMPLE, HOST).shell is None
 
 
-def test_the_flag_alone_takes_the_network() -> None:
+def test_intercept_flag_alone_removes_the_network() -> None:
     whole = replace(SIMPLE, intercept=True)
     assert layer(whole) == layer(with_shell(network=NO_NETWORK))
     assert layer(whole)["network"]["mode"] == "none"
@@ -73,7 +73,7 @@ def test_the_flag_alone_takes_the_network() -> None:
     assert "shells intercepted (no network)" in said
 
 
-def test_a_section_says_what_it_is_and_the_flag_adds_nothing() -> None:
+def test_intercept_flag_does_not_change_a_shell_section() -> None:
     empty = with_shell()
     assert layer(replace(empty, intercept=True)) == layer(empty)
     assert layer(empty)["network"] is None
@@ -137,7 +137,7 @@ def test_an_optional_deny_by_name_is_left_out() -> None:
     assert layer(with_shell(denies=(deny("**/.env", optional=True),)))["files"]["closed"] == []
 
 
-def test_without_namespaces_or_layers_they_can_not_be_intercepted() -> None:
+def test_shells_cannot_be_intercepted_without_namespaces_or_layers() -> None:
     for whole, where in (
         (with_shell(), "p.toml:6"),
         (replace(SIMPLE, intercept=True), "--intercept-shells"),
@@ -162,14 +162,14 @@ def test_without_namespaces_or_layers_they_can_not_be_intercepted() -> None:
         ),
     ],
 )
-def test_a_fence_that_keeps_shells_from_closing_themselves_in_is_refused(
+def test_a_syscall_list_without_the_calls_of_a_shell_layer_is_refused(
     syscalls: Syscalls,
 ) -> None:
     with pytest.raises(PolicyError, match="which a shell needs"):
         compile_plan(replace(with_shell(), syscalls=syscalls), FULL)
 
 
-def test_calls_variables_and_what_becomes_of_a_failure() -> None:
+def test_blocked_calls_variables_and_the_failure_mode_are_in_the_layer() -> None:
     whole = with_shell(
         block=(Sourced("ptrace", source()),),
         env_deny=(Sourced("A_*", source()),),
@@ -183,7 +183,7 @@ def test_calls_variables_and_what_becomes_of_a_failure() -> None:
     assert planned.on_failure is OnFailure.OPEN
 
 
-def test_found_by_path_they_have_what_the_policy_closes_to_everybody() -> None:
+def test_shells_of_shims_get_the_denies_of_the_whole_policy() -> None:
     whole = policy(
         files(
             grant(Access.READ, "/srv/**"),

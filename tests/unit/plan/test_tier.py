@@ -31,7 +31,7 @@ def said(plan: Plan, level: Level) -> list[str]:
     return [notice.text for notice in plan.notices if notice.level is level]
 
 
-def test_the_strongest_tier_there_is_is_taken() -> None:
+def test_strongest_available_tier_is_chosen() -> None:
     assert compile_plan(SIMPLE, FULL).tier is Tier.FULL
     assert compile_plan(SIMPLE, HOST).tier is Tier.LANDLOCK
 
@@ -69,7 +69,7 @@ def test_the_start_line_names_the_tier_and_what_it_does_not_hold() -> None:
     assert "not enforced" not in full
 
 
-def test_an_optional_deny_is_held_or_said() -> None:
+def test_an_optional_deny_is_enforced_or_reported() -> None:
     asked = files(WORK, denies=(deny("**/.env", line=7, optional=True),))
     plan = compile_plan(policy(asked), HOST)
     assert plan.files
@@ -100,7 +100,7 @@ def test_mounts_hold_what_an_older_landlock_leaves_open(abi: int) -> None:
     assert "unix" not in plan.seccomp.sockets, "abstract sockets outside could be reached"
 
 
-def test_but_they_can_not_tell_writing_from_reading() -> None:
+def test_without_landlock_a_write_only_grant_is_refused() -> None:
     asked = policy(files(grant(Access.WRITE, "/srv/out/**", line=4)))
     with pytest.raises(HostError, match=r"/srv/out/\*\* \(p\.toml:4\) can be read too"):
         compile_plan(asked, replace(FULL, landlock_abi=0))
@@ -160,7 +160,7 @@ def test_unix_sockets_lead_nowhere_in_the_full_tier() -> None:
 
 
 @pytest.mark.parametrize("host", [HOST, FULL])
-def test_nested_namespaces_are_lifted_by_one_switch_which_is_said(host: Host) -> None:
+def test_one_switch_allows_nested_namespaces_with_a_notice(host: Host) -> None:
     calls = Syscalls(block=blocks("unshare", "setns", "chroot", "mount", builtin_=True))
     closed = compile_plan(replace(SIMPLE, syscalls=calls), host)
     assert closed.seccomp

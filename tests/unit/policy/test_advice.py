@@ -90,7 +90,7 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ("[syscalls]\nnamespaces = true\n", "user namespaces"),
     ],
 )
-def test_a_weak_line_is_pointed_out_with_its_place(world: World, text: str, words: str) -> None:
+def test_a_weak_line_is_reported_with_its_position(world: World, text: str, words: str) -> None:
     """F-025, F-084, F-149."""
     (point,) = weak_points(world.load_text(text))
     assert words in point
@@ -108,7 +108,7 @@ def test_a_weak_line_is_pointed_out_with_its_place(world: World, text: str, word
         "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
     ],
 )
-def test_a_sound_line_is_not(world: World, text: str) -> None:
+def test_a_sound_line_gives_no_advice(world: World, text: str) -> None:
     assert list(weak_points(world.load_text(text))) == []
 
 

@@ -75,7 +75,7 @@ def test_parts_of_a_git_directory() -> None:
     assert {"HEAD", "objects", "refs", "commondir", "worktrees", "logs"} <= layout().parts
 
 
-def test_a_repository_is_told_by_its_parts() -> None:
+def test_a_repository_is_recognised_by_its_parts() -> None:
     assert make_one({"HEAD", "objects", "refs"}.__contains__)
     assert make_one({"HEAD", "commondir"}.__contains__)
     assert not make_one({"objects", "refs", "commondir"}.__contains__)
@@ -102,7 +102,7 @@ def test_a_branch_of_a_submodule_may_be_called_like_a_part_of_git(
     assert is_branch(path) is expected
 
 
-def test_what_git_writes_is_told_from_a_work_tree_in_a_git_directory() -> None:
+def test_files_that_git_writes_differ_from_a_work_tree_in_a_git_directory() -> None:
     known = {".bare"}
     for directory in (".bare", ".bare/worktrees/n/logs", ".bare/objects/00", "x/.git/any/thing"):
         assert is_written(directory, known), directory

@@ -118,7 +118,7 @@ def test_a_cycle_through_a_built_in_is_found(world: World) -> None:
     assert "built-in read-only" in error.message
 
 
-def test_a_file_that_speaks_of_files_stands_on_the_floor(world: World) -> None:
+def test_a_file_with_a_filesystem_section_inherits_base(world: World) -> None:
     """F-088: and it says so."""
     path = world.file("p.toml", "[filesystem]\nread_globs = ['/a']\n")
     policy = world.load_file(path)
@@ -137,7 +137,7 @@ def test_a_file_that_speaks_of_files_stands_on_the_floor(world: World) -> None:
         ("p.toml", ""),
     ],
 )
-def test_a_file_that_does_not_gets_the_default_file_layer(
+def test_a_file_without_a_filesystem_section_inherits_ai_agent(
     world: World, name: str, text: str
 ) -> None:
     """F-088."""
@@ -147,7 +147,9 @@ def test_a_file_that_does_not_gets_the_default_file_layer(
 
 
 @pytest.mark.parametrize("name", ["base", "read-only", "ai-agent", "strict", "dev"])
-def test_a_silent_replacement_adds_to_what_it_replaces(world: World, name: str) -> None:
+def test_a_replacement_without_inherit_adds_to_the_built_in_profile(
+    world: World, name: str
+) -> None:
     before = world.load(Request(profiles=(name,)))
     world.user(f"{name}.conf", "block mincore\n")
     after = world.load(Request(profiles=(name,)))

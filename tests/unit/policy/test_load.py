@@ -17,7 +17,7 @@ def grant(access: Access, pattern: str, flag: str = "--allow") -> GrantFlag:
     return GrantFlag(access=access, pattern=pattern, flag=flag)
 
 
-def test_nothing_asked_is_ai_agent(world: World) -> None:
+def test_default_request_loads_ai_agent(world: World) -> None:
     """C-007."""
     assert world.load(Request(command="claude")) == world.load(Request(profiles=("ai-agent",)))
 
@@ -114,7 +114,9 @@ def test_at_the_prompt_a_relative_path_means_the_current_directory(world: World)
         (Request(policies=("nosuch.toml",)), "--policy"),
     ],
 )
-def test_a_wrong_flag_is_told_by_its_name(world: World, request_: Request, where: str) -> None:
+def test_a_wrong_flag_is_an_error_with_its_name(
+    world: World, request_: Request, where: str
+) -> None:
     error = world.refuse_request(request_)
     assert error.message.startswith(f"{where}: ")
     assert error.exit_code == 125

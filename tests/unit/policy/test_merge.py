@@ -215,7 +215,7 @@ def test_a_call_that_a_person_blocks_stays_beside_the_built_in_block(world: Worl
     }
 
 
-def test_a_file_can_not_pass_for_a_built_in_one() -> None:
+def test_a_file_cannot_imitate_a_built_in_profile() -> None:
     assert Source(file="built-in base", line=3).builtin
     assert not Source(file="built-in base.toml", line=3).builtin
     assert not Source(file="built-in x.conf", line=3).builtin

@@ -64,7 +64,7 @@ def blocked(policy: Policy) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_loads_without_a_file_on_disk_and_without_a_note(world: World, name: str) -> None:
+def test_a_built_in_profile_loads_without_files_and_notes(world: World, name: str) -> None:
     """C-019."""
     policy = load(world, name)
     assert policy.profiles[0] == name
@@ -72,17 +72,17 @@ def test_it_loads_without_a_file_on_disk_and_without_a_note(world: World, name: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_opens_with_what_it_is_for(name: str) -> None:
+def test_a_built_in_profile_begins_with_its_purpose(name: str) -> None:
     text = Path(BUILTIN_DIR, f"{name}.toml").read_text()
     assert text.startswith(f"# {name}: ")
     assert all(line.isascii() or "…" in line for line in text.splitlines())
 
 
-def test_there_are_no_others() -> None:
+def test_there_are_no_other_built_in_profiles() -> None:
     assert sorted(os.listdir(BUILTIN_DIR)) == sorted(f"{name}.toml" for name in NAMES)
 
 
-def test_the_classic_lists_are_the_floor(world: World) -> None:
+def test_every_profile_blocks_the_classic_calls(world: World) -> None:
     """C-032 to C-039, C-041, C-033."""
     assert len(CLASSIC_28) == 28
     assert blocked(load(world, "base")) >= {*CLASSIC_28, *NEWER}

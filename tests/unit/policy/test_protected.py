@@ -66,7 +66,7 @@ def test_a_locked_name_is_matched_at_every_depth(path: str, depth: str) -> None:
 
 
 @pytest.mark.parametrize("path", FREE)
-def test_the_work_itself_is_not_matched(path: str) -> None:
+def test_ordinary_files_are_not_protected_names(path: str) -> None:
     assert not matches(path)
 
 
@@ -98,7 +98,7 @@ def test_every_name_is_a_pattern_without_a_beginning_and_stands_once() -> None:
             assert Glob.parse(f"**/{name}").text == f"**/{name}"
 
 
-def test_the_table_says_nothing_that_is_not_read() -> None:
+def test_every_key_of_the_table_is_read() -> None:
     table = tomllib.loads(Path(TABLE).read_text())
     assert set(table) == {
         "packages",
@@ -113,7 +113,7 @@ def test_the_table_says_nothing_that_is_not_read() -> None:
             assert entry["why"]
 
 
-def test_names_of_git_are_left_alone_nowhere() -> None:
+def test_names_of_git_have_no_exception() -> None:
     """A repository in node_modules that an index names is entered by `git status` above it."""
     (git,) = [group for group in protected().groups if group.everywhere]
     assert not git.shipped

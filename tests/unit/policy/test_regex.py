@@ -36,7 +36,7 @@ REFUSED = [
 ]
 
 
-def test_the_engine_says_of_each_what_is_wrong() -> None:
+def test_engine_reports_each_wrong_expression() -> None:
     """F-024, F-064"""
     answers = wrong_regexes([*FINE, *(pattern for pattern, _ in REFUSED)])
     assert answers[: len(FINE)] == [None] * len(FINE)
@@ -46,7 +46,7 @@ def test_the_engine_says_of_each_what_is_wrong() -> None:
         assert "\n" not in answer
 
 
-def test_nothing_is_asked_about_nothing() -> None:
+def test_an_empty_list_of_expressions_starts_no_engine() -> None:
     assert wrong_regexes([]) == []
 
 

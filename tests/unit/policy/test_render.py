@@ -109,7 +109,7 @@ def test_the_workspace_stays_the_workspace(world: World) -> None:
     assert str(world.work) not in text
 
 
-def test_a_path_that_is_not_utf8_is_told(world: World) -> None:
+def test_a_path_that_is_not_utf8_is_an_error(world: World) -> None:
     policy = world.load(
         Request(grants=(GrantFlag(access=Access.READ, pattern="/\udcff", flag="-r"),))
     )
@@ -117,7 +117,7 @@ def test_a_path_that_is_not_utf8_is_told(world: World) -> None:
         to_toml(policy)
 
 
-def test_absent_and_empty_stay_different(world: World) -> None:
+def test_absent_and_empty_lists_stay_different_in_toml(world: World) -> None:
     absent = to_toml(world.load_text("[network]\n"))
     empty = to_toml(world.load_text("[network]\nallowed_hosts = []\n"))
     assert "[network]\n" in absent

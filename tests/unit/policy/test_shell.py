@@ -64,7 +64,7 @@ def test_an_error_has_its_line(world: World, line: str, number: int, text: str) 
     assert text in str(error.value)
 
 
-def test_two_sections_add_up_and_the_later_word_counts(world: World) -> None:
+def test_two_shell_sections_are_merged_and_the_later_value_wins(world: World) -> None:
     world.file("under.toml", WHOLE)
     over = '[meta]\ninherit = "./under.toml"\n[shell]\non_failure = "closed"\nblock = ["sync"]\n'
     shell = world.load_text(over, "over.toml").shell
@@ -75,7 +75,7 @@ def test_two_sections_add_up_and_the_later_word_counts(world: World) -> None:
     assert shell.network is not None
 
 
-def test_written_down_it_reads_the_same(world: World) -> None:
+def test_a_rendered_shell_section_reads_the_same(world: World) -> None:
     for text in (WHOLE, "[shell]\n"):
         written = to_toml(world.load_text(text))
         assert to_toml(world.load_text(written, "again.toml")) == written

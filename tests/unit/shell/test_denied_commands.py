@@ -29,7 +29,7 @@ def judged(line: str, policy: ToolPolicy = OPEN) -> Decision:
     return policy.check(ToolCall(name="bash", arguments={"command": line}))
 
 
-def test_there_are_enough_of_each() -> None:
+def test_lists_of_denied_and_allowed_lines_are_long_enough() -> None:
     assert sum(map(len, DENIED.values())) >= 60
     assert len(ALLOWED) >= 60
     assert set(DENIED) == {category.name for category in default_categories()}
@@ -38,7 +38,7 @@ def test_there_are_enough_of_each() -> None:
 @pytest.mark.parametrize(
     ("category", "line"), [(name, line) for name, lines in DENIED.items() for line in lines]
 )
-def test_it_is_denied(category: str, line: str) -> None:
+def test_a_denied_line_is_denied(category: str, line: str) -> None:
     """A-028 to A-035"""
     decision = judged(line)
     assert (decision.action, decision.step) == (Action.DENY, Step.DENIED_COMMANDS)
@@ -63,12 +63,12 @@ def _categories(line: str) -> set[str]:
 
 
 @pytest.mark.parametrize("line", ALLOWED)
-def test_it_is_no_false_alarm(line: str) -> None:
+def test_an_allowed_line_is_allowed(line: str) -> None:
     assert judged(line).action is Action.ALLOW, judged(line).reason
 
 
 @pytest.mark.parametrize("line", ASKED)
-def test_what_can_not_be_told_is_asked(line: str) -> None:
+def test_an_undecidable_line_is_asked_about(line: str) -> None:
     decision = judged(line)
     assert (decision.action, decision.step) == (Action.ASK, Step.DENIED_COMMANDS)
 
@@ -101,7 +101,7 @@ def test_an_unparsed_text_is_denied_if_it_could_be_denied(line: str) -> None:
      "rm -rf " + "x " * 50_000, "x" * (2 << 20), "nc" + "(" * (2 << 18), "echo " + "$X" * 5000,
      "f() { f; }; " * 2000],
 )  # fmt: skip
-def test_monstrous_lines_end(line: str) -> None:
+def test_judging_huge_lines_ends(line: str) -> None:
     assert judged(line).action in (Action.ALLOW, Action.ASK, Action.DENY)
 
 
@@ -206,14 +206,14 @@ def test_no_wrapper_hides_a_denied_command(wrapper: str, line: str) -> None:
 
 
 @pytest.mark.parametrize("told", TOLD)
-def test_no_way_to_tell_a_shell_hides_a_denied_command(told: str) -> None:
+def test_no_form_of_shell_call_hides_a_denied_command(told: str) -> None:
     assert judged(told.format("'rm -rf /'")).action is Action.DENY
     assert judged(told.format("'ls -l'")).action is not Action.DENY
 
 
 @given(st.text(max_size=60))
 @settings(max_examples=200, deadline=None)
-def test_any_text_gets_a_verdict_and_a_text_in_quotes_is_a_text(text: str) -> None:
+def test_any_text_gets_a_decision_and_quoted_text_starts_nothing(text: str) -> None:
     judged(text or " ")
     if "\0" not in text and text.isprintable():
         assert judged(f"echo {shlex.quote(text)}").action is Action.ALLOW

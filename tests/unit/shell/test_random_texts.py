@@ -194,7 +194,7 @@ def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(
 
 
 @pytest.mark.parametrize("text", EVALUATED)
-def test_a_command_in_arithmetic_is_a_doubt(text: str, tmp_path: Path) -> None:
+def test_a_command_in_arithmetic_is_asked_about(text: str, tmp_path: Path) -> None:
     logged_shell = LoggedShell(tmp_path, "bash")
     assert ("pwn",) in list(logged_shell.started(text)), "the control: bash runs it"
     reading = read(text, cwd=str(logged_shell.cwd), home="/dev/null/nowhere", dialect=Dialect.BASH)
@@ -210,7 +210,7 @@ def test_a_command_in_arithmetic_is_a_doubt(text: str, tmp_path: Path) -> None:
      "start=$(date +%s); ls; echo $(($(date +%s) - start))", "awk '{print $1}' f; ((1 + 1))",
      "local_x=$(cat f); ls"],
 )  # fmt: skip
-def test_honest_arithmetic_is_no_doubt(text: str) -> None:
+def test_plain_arithmetic_is_allowed(text: str) -> None:
     reading = read(text, cwd="/w", home="/h")
     assert reading.line is not None, reading.error
     assert not reading.line.doubts
@@ -233,7 +233,7 @@ def test_the_programs_of_random_texts_are_those_that_the_judge_lists(
     assert claimed > TEXTS // 50, "the control: the judge claims to know some of them"
 
 
-def test_the_programs_of_the_test_log_what_runs(shell: tuple[LoggedShell, Dialect]) -> None:
+def test_control_the_test_programs_log_their_calls(shell: tuple[LoggedShell, Dialect]) -> None:
     logged_shell, _ = shell
     assert sorted(logged_shell.started("ok 'a b' c; pwn")) == [("ok", "a b", "c"), ("pwn",)]
 
@@ -245,7 +245,7 @@ def test_the_programs_of_the_test_log_what_runs(shell: tuple[LoggedShell, Dialec
      "git commit -m \"$(cat <<'E'\na # `b`\nE\n)\"", "ls \\\n  -l", "ls a\\ b # c",
      "{ ls; } 2>&1 # c", "exec 3>&-"],
 )  # fmt: skip
-def test_an_honest_text_is_read(text: str) -> None:
+def test_a_plain_text_is_read(text: str) -> None:
     reading = read(text, cwd="/w", home="/h")
     assert reading.line is not None, reading.error
     assert not reading.line.doubts

@@ -90,7 +90,7 @@ BASHISMS = (
 
 
 @pytest.mark.parametrize("line", BASHISMS)
-def test_a_bashism_is_asked_about_without_bash(line: str) -> None:
+def test_a_bash_only_construct_is_not_allowed_for_sh(line: str) -> None:
     assert action(line) is Action.ALLOW, "the control: bash runs it as it is judged"
     assert action(line, Dialect.SH) is not Action.ALLOW
 
@@ -101,7 +101,7 @@ def test_a_bashism_is_asked_about_without_bash(line: str) -> None:
      "mapfile -C evilprog -c 1",
      "compgen -C evilprog", r"x=a\[\$\(evilprog\)\]; echo $((x))"],
 )  # fmt: skip
-def test_a_command_that_bash_finds_in_a_quoted_word_is_no_silent_one(line: str) -> None:
+def test_a_command_inside_a_quoted_word_is_not_allowed_silently(line: str) -> None:
     assert action(line) is not Action.ALLOW
 
 

@@ -43,11 +43,11 @@ def test_the_shown_command_starts_the_same_run(text: str) -> None:
 @pytest.mark.parametrize(
     "line", ["exec -a token: ./evil1", "env -u bearer ./evilscript1", "sudo -u basic /tmp/evil123"]
 )
-def test_a_program_is_no_secret(line: str) -> None:
+def test_a_program_name_is_not_redacted(line: str) -> None:
     assert shown_command(line, Redactor(), cwd="/w") == line
 
 
-def test_secrets_go() -> None:
+def test_secrets_are_removed() -> None:
     assert (
         shown_command("git clone https://a:hunter2@b", Redactor(), cwd="/w")
         == f"git clone https://a:{MARK}@b"

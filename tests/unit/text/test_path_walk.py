@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("example", EXAMPLES["paths"], ids=lambda example: example["path"])
-def test_the_walk_tells_every_link_and_the_end_as_the_core_does(
+def test_path_walk_finds_the_same_links_and_end_as_the_core(
     root: Path, example: dict[str, Any]
 ) -> None:
     """core/src/kernel/resolved_path.rs reads the same examples."""
@@ -47,7 +47,7 @@ def test_the_walk_tells_every_link_and_the_end_as_the_core_does(
     assert walk.end.above[-1] == Identity.of(os.stat("/"))
 
 
-def test_the_kernel_agrees(root: Path) -> None:
+def test_kernel_resolves_the_same_path(root: Path) -> None:
     (root / "root").symlink_to("/")
     for written in ("a/b", "one/b", "two", "one/../file", "root", "root/../tmp", "two/..", "."):
         way = follow(f"{root}/{written}")
@@ -69,7 +69,7 @@ def test_a_loop_is_an_error(root: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(("ours", "searchable"), [(True, False), (False, True), (False, False)])
-def test_a_refused_look_is_nothing_only_in_a_directory_that_another_user_has_shut(
+def test_a_denied_lookup_counts_as_missing_only_below_a_foreign_closed_directory(
     root: Path, monkeypatch: pytest.MonkeyPatch, ours: bool, searchable: bool
 ) -> None:
     look = os.lstat
@@ -90,7 +90,7 @@ def test_a_refused_look_is_nothing_only_in_a_directory_that_another_user_has_shu
         assert (way.end.path, way.end.object) == (f"{root}/a/b/c", None)
 
 
-def test_other_errors_are_never_nothing(root: Path) -> None:
+def test_other_lookup_errors_never_count_as_missing(root: Path) -> None:
     with pytest.raises(PolicyError, match="File name too long"):
         follow(f"{root}/{'x' * 300}")
 

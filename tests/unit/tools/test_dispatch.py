@@ -104,7 +104,7 @@ def test_the_call_after_the_last_is_an_error_result(tmp_path: Path) -> None:
     assert [event["rule_id"] for event in journal.events[-2:]] == ["limit", "limit"]
 
 
-def test_a_tool_of_ones_own_ends_at_the_timeout(tmp_path: Path) -> None:
+def test_a_custom_tool_ends_at_the_timeout(tmp_path: Path) -> None:
     """A-085"""
     ended: list[bool] = []
 
@@ -212,7 +212,7 @@ def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -
     )
 
 
-def test_the_journal_tells_each_call(tmp_path: Path) -> None:
+def test_each_call_is_journaled(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("text")
     journal = Recorded()
     with Approvals(Answers(Verdict.ONCE)) as desk:
@@ -274,7 +274,7 @@ def test_a_call_that_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_end_that_can_not_be_journaled_is_said(tmp_path: Path) -> None:
+def test_an_end_that_cannot_be_journaled_is_in_the_result(tmp_path: Path) -> None:
     result = call(
         tools(lenient(tmp_path), recorder=Recorded(room=1)), "write_file", path="f", content="x"
     )
@@ -283,7 +283,7 @@ def test_an_end_that_can_not_be_journaled_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 10_000])
-def test_a_time_that_is_none_is_refused(tmp_path: Path, timeout_s: float) -> None:
+def test_an_invalid_timeout_is_refused(tmp_path: Path, timeout_s: float) -> None:
     executor = Echo()
     result = call(
         tools(lenient(tmp_path), executor=executor), "bash", command="ls", timeout_s=timeout_s
@@ -291,7 +291,7 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, timeout_s: float) -> Non
     assert (result.outcome, executor.ran) == (ToolOutcome.INVALID_ARGUMENTS, [])
 
 
-def test_how_a_command_ends_is_the_result(tmp_path: Path) -> None:
+def test_result_has_the_outcome_of_the_command(tmp_path: Path) -> None:
     late = CommandResult(exit_code=124, stdout=b"so far", stderr=b"", timed_out=True)
     result = call(
         tools(lenient(tmp_path), executor=Echo(result=late)), "bash", command="ls", timeout_s=2
@@ -316,7 +316,7 @@ def test_how_a_command_ends_is_the_result(tmp_path: Path) -> None:
     )
 
 
-def test_tools_of_ones_own_go_the_same_way(tmp_path: Path) -> None:
+def test_custom_tools_are_judged_like_built_in_tools(tmp_path: Path) -> None:
     """A-004, A-005, A-017"""
     stored: list[str] = []
 
@@ -393,7 +393,7 @@ def test_a_cancelled_command_is_journaled_as_such(tmp_path: Path) -> None:
     assert journal.events[-1]["outcome"] == "cancelled"
 
 
-def test_a_question_about_reading_is_one_too(tmp_path: Path) -> None:
+def test_a_read_can_be_asked_about(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x")
     approver = Answers(Verdict.ONCE)
     with Approvals(approver) as desk:

@@ -141,7 +141,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "large").st_size == 100_000_000
 
 
-def test_a_file_that_says_it_is_empty_and_never_ends_is_bounded() -> None:
+def test_an_endless_file_of_size_zero_is_bounded() -> None:
     """Files of the kernel have no size."""
     tools = Tools(lenient(Path("/"), allowed_paths=None), limits=Limits(read_bytes=1000))
     assert call(tools, "read_file", path="/proc/kallsyms").outcome is ToolOutcome.TOO_LARGE
@@ -162,7 +162,9 @@ def test_a_file_that_says_it_is_empty_and_never_ends_is_bounded() -> None:
         ("C:\\f", ToolOutcome.BLOCKED),
     ],
 )
-def test_what_can_not_be_read_says_why(tmp_path: Path, path: str, outcome: ToolOutcome) -> None:
+def test_an_unreadable_file_is_an_error_with_the_reason(
+    tmp_path: Path, path: str, outcome: ToolOutcome
+) -> None:
     (tmp_path / "f").write_text("x")
     (tmp_path / ".env").write_text("x")
     (tmp_path / "loop").symlink_to("loop")
@@ -181,7 +183,7 @@ def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
     assert names(tmp_path / "a") == {"b"}
 
 
-def test_a_file_is_replaced_at_once_and_keeps_what_it_is(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically_and_keeps_its_mode(tmp_path: Path) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"\xef\xbb\xbfa\r\nb\r\n")
     file.chmod(0o4751)
@@ -195,7 +197,7 @@ def test_a_file_is_replaced_at_once_and_keeps_what_it_is(tmp_path: Path) -> None
     assert names(tmp_path) == {"f"}
 
 
-def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
+def test_writing_through_a_link_changes_its_target_only(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("old")
     (tmp_path / "link").symlink_to("f")
     os.link(tmp_path / "f", tmp_path / "other")
@@ -301,7 +303,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
     assert names(tmp_path) == {"f"}
 
 
-def test_a_listing_goes_as_deep_as_asked_and_not_where_it_may_not(tmp_path: Path) -> None:
+def test_a_listing_has_the_given_depth_and_skips_denied_directories(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "f").write_text("xyz")
     (tmp_path / "a" / "back").symlink_to("..")
@@ -334,7 +336,7 @@ def test_a_listing_goes_as_deep_as_asked_and_not_where_it_may_not(tmp_path: Path
         )
 
 
-def test_a_listing_has_an_end(tmp_path: Path) -> None:
+def test_a_listing_is_bounded(tmp_path: Path) -> None:
     for at in range(30):
         (tmp_path / f"{at // 10}").mkdir(exist_ok=True)
         (tmp_path / f"{at // 10}" / f"{at}").touch()

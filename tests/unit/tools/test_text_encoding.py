@@ -71,7 +71,7 @@ def test_line_ends_are_kept_where_they_are_one_kind() -> None:
         assert document.written("x\n") == b"x\n"
 
 
-def test_what_an_encoding_does_not_have_is_an_error() -> None:
+def test_a_character_outside_the_encoding_is_an_error() -> None:
     with pytest.raises(
         ToolFailure, match=r"U\+20AC \(character 1\) cannot be written in iso8859-1"
     ):

@@ -61,9 +61,9 @@ def test_a_path_is_protected_by_itself_or_by_a_directory_it_is_in(
     assert PROTECTION(path, directory=directory) is protected
 
 
-def test_a_plan_without_a_fence_for_files_protects_nothing() -> None:
+def test_a_plan_without_file_rules_protects_nothing() -> None:
     assert not Protection.of("/", [], [])(".git/config", directory=False)
 
 
-def test_the_root_directory_as_a_workspace() -> None:
+def test_root_directory_can_be_a_workspace() -> None:
     assert Protection.of("/", ["**/.envrc"], [])("a/.envrc", directory=False)

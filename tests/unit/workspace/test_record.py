@@ -25,7 +25,7 @@ def _directory(tmp_path: Path) -> Iterator[int]:
     os.close(fd)
 
 
-def test_it_reads_back_what_it_wrote(directory: int) -> None:
+def test_a_record_is_read_back(directory: int) -> None:
     record = Record.read(directory)
     record.intend(INTENT)
     assert Record.read(directory).unfinished == INTENT
@@ -42,13 +42,13 @@ def test_it_reads_back_what_it_wrote(directory: int) -> None:
     assert ended.known == {OLD, NEW}, "it still knows its files"
 
 
-def test_a_version_that_was_overwritten_was_the_hosts_and_is_not_known(directory: int) -> None:
+def test_an_overwritten_host_version_is_not_in_the_record(directory: int) -> None:
     step = ApplyStep(path="a", temporary=".paddock-t-0", places=True, old=OLD, keep=True)
     Record.read(directory).intend(Intent(token="t", steps=(step,), directories={}))
     assert Record.read(directory).known == set()
 
 
-def test_a_torn_last_line_has_not_been_written(directory: int, tmp_path: Path) -> None:
+def test_a_torn_last_line_is_ignored(directory: int, tmp_path: Path) -> None:
     record = Record.read(directory)
     record.intend(INTENT)
     whole = (tmp_path / NAME).read_bytes()

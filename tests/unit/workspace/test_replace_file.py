@@ -96,7 +96,7 @@ def replaced(path: Path, text: str) -> None:
     path.with_name("host-editor").rename(path)
 
 
-def test_the_control_without_a_host_that_interferes(
+def test_control_apply_without_a_concurrent_change(
     overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
     (overlay.lower / "f").write_text("base")
@@ -186,7 +186,7 @@ def test_a_mode_that_is_changed_in_the_last_moment_stays(
     assert (overlay.lower / "f").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_overwritten_version_is_the_one_that_was_there_in_the_end_or_nothing_is_done(
+def test_the_last_host_version_is_kept_or_nothing_is_overwritten(
     overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
     (overlay.lower / "f").write_text("the host's")
@@ -201,7 +201,7 @@ def test_the_overwritten_version_is_the_one_that_was_there_in_the_end_or_nothing
     assert [path.read_text() for path in overlay.state.glob("kept/*/f")] == ["the host's newest"]
 
 
-def test_no_room_to_keep_the_hosts_version_means_it_stays(
+def test_a_host_version_that_cannot_be_kept_is_not_overwritten(
     overlay: OverlayDirs, meanwhile: Meanwhile
 ) -> None:
     (overlay.lower / "f").write_text("the host's")

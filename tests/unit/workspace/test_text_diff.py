@@ -85,7 +85,7 @@ def test_hunks_carry_three_lines_of_context_and_meet_when_they_touch() -> None:
         (b"\xff\n", b"\xfe\n", ["@@ -1,1 +1,1 @@", "-\udcff", "+\udcfe"]),
     ],
 )
-def test_edges(old: bytes, new: bytes, lines: list[str]) -> None:
+def test_first_and_last_lines_are_in_hunks(old: bytes, new: bytes, lines: list[str]) -> None:
     assert shown(old, new) == lines
 
 
@@ -101,7 +101,7 @@ def test_a_diff_of_random_texts_leads_from_one_to_the_other() -> None:
 
 
 @pytest.mark.parametrize("words", ["01", "0123456789"])
-def test_texts_made_to_be_slow_are_not(words: str) -> None:
+def test_a_diff_of_hostile_texts_takes_little_time(words: str) -> None:
     chance = random.Random(0)
     old, new = (
         "".join(f"{chance.choice(words)}\n" for _ in range(20000)).encode() for _ in range(2)

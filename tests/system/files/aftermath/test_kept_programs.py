@@ -22,13 +22,13 @@ def test_a_program_that_once_escaped_is_held(machine: Machine, kept: Path) -> No
     assert verdict.started
 
 
-def test_most_programs_fire_without_the_fence(machine: Machine) -> None:
+def test_control_most_programs_fire_without_the_sandbox(machine: Machine) -> None:
     seeds = range(12)
     fired = [seed for seed in seeds if machine.play(generate(seed), fenced=False)]
     assert len(fired) >= len(seeds) - 1, f"only {fired} fired: the programs have lost their teeth"
 
 
-def test_every_tripwire_of_the_day_can_fire(machine: Machine) -> None:
+def test_control_every_tripwire_can_fire(machine: Machine) -> None:
     plants = {
         "fsmonitor": (".git/config", '[core]\n\tfsmonitor = "touch {M}/fsmonitor; false"\n'),
         "uploadpack": (

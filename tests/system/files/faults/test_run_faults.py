@@ -46,7 +46,7 @@ def try_all(table: Table, scene: Scene, run: Run, tracing: Tracing, *, sample: i
     assert clean.started, str(clean)
 
 
-def test_without_a_fence_the_same_act_reads_plants_and_changes(scene: Scene) -> None:
+def test_control_acts_read_plant_and_change_without_the_sandbox(scene: Scene) -> None:
     outcome = scene.full.outside(["sh", "-c", ACT])
     assert set(scene.uncovered(outcome)) == {DENIED[0], DENIED[2], *PLANTED, *PROTECTED}
 
@@ -106,7 +106,7 @@ def test_no_fault_of_the_guard_of_a_copy_leaves_a_name_uncovered(scene: Scene) -
     table.check()
 
 
-def test_without_a_fence_the_names_that_the_host_makes_are_read(scene: Scene) -> None:
+def test_control_names_made_by_the_host_are_read_without_the_sandbox(scene: Scene) -> None:
     for name, text in LATE.items():
         scene.full.tree.put(scene.project / name, text)
     outcome = scene.full.outside(["cat", *LATE])

@@ -61,7 +61,9 @@ def killed(scene: Scene) -> Killed:
     return Killed(scene=scene, mark=mark, content=mark.read_bytes())
 
 
-def test_no_fault_of_the_next_run_leaves_a_scan_unfinished_without_a_word(killed: Killed) -> None:
+def test_no_fault_of_the_next_run_leaves_a_scan_unfinished_without_a_message(
+    killed: Killed,
+) -> None:
     scene = killed.scene
 
     def run(prefix: Sequence[Word]) -> Outcome:
@@ -81,7 +83,7 @@ def test_no_fault_of_the_next_run_leaves_a_scan_unfinished_without_a_word(killed
     table.check()
 
 
-def test_no_fault_of_doctor_leaves_a_scan_unfinished_without_a_word(killed: Killed) -> None:
+def test_no_fault_of_doctor_leaves_a_scan_unfinished_without_a_message(killed: Killed) -> None:
     """The part of `paddock doctor` that finishes scans is a command of the core. Its answer is
     JSON.
     """

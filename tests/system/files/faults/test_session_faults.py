@@ -82,7 +82,7 @@ def ended(scene: Scene) -> Ended:
 
 
 @pytest.mark.parametrize("command", SAMPLES)
-def test_no_fault_of_a_command_leaves_a_name_out_without_a_word(ended: Ended, command: str) -> None:
+def test_no_fault_of_a_command_hides_a_name_without_a_message(ended: Ended, command: str) -> None:
     scene = ended.scene
     words: list[Word] = [scene.full.installation.paddock, command]
     if command != "sessions":

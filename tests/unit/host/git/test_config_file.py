@@ -42,7 +42,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "found"), SAMPLES)
-def test_it_is_read_as_git_reads_it(
+def test_configuration_is_read_as_git_reads_it(
     text: str, found: list[tuple[str, str | None, str, str | None]]
 ) -> None:
     assert [(one.section, one.subsection, one.key, one.value) for one in entries(text)] == found
@@ -54,7 +54,7 @@ def test_a_broken_file_ends_at_the_mistake(text: str, keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", [text for text, _ in SAMPLES])
-def test_git_agrees(text: str, tmp_path: Path) -> None:
+def test_installed_git_reads_the_same_values(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     listed = subprocess.run(
@@ -77,7 +77,7 @@ def test_git_agrees(text: str, tmp_path: Path) -> None:
     assert ours == theirs
 
 
-def test_any_text_comes_to_an_end() -> None:
+def test_parsing_any_text_ends() -> None:
     chance = random.Random(SEED)
     letters = '[]"\\\n\r\t #;=abc.-\0é'
     for _ in range(3000):

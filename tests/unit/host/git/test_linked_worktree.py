@@ -38,7 +38,7 @@ def test_a_worktree_gets_what_git_writes_and_no_more(tmp_path: Path) -> None:
     assert f"{main}/.git/hooks" not in written
 
 
-def test_so_does_the_worktree_of_a_bare_repository_of_any_name(tmp_path: Path) -> None:
+def test_a_worktree_of_a_bare_repository_gets_what_git_writes(tmp_path: Path) -> None:
     main = repository(tmp_path / "r")
     git("clone", "-q", "--bare", main, tmp_path / "bare", cwd=tmp_path)
     found = opening(worktree(tmp_path / "bare", tmp_path / "w"))
@@ -67,7 +67,7 @@ def test_a_repository_of_another_user_stays_closed(tmp_path: Path) -> None:
     assert "belongs to uid" in str(opening(tmp_path / "w", uid=os.getuid() + 1))
 
 
-def test_no_link_may_be_on_the_way(tmp_path: Path) -> None:
+def test_a_path_with_a_link_opens_nothing(tmp_path: Path) -> None:
     main = repository(tmp_path / "r")
     worktree(main, tmp_path / "w")
     (tmp_path / "alias").symlink_to(main)

@@ -69,7 +69,7 @@ def test_a_file_that_git_would_not_follow_leads_nowhere(tmp_path: Path, text: st
     assert found(tmp_path) is None
 
 
-def test_nothing_is_nothing(tmp_path: Path) -> None:
+def test_a_directory_without_git_has_no_repository(tmp_path: Path) -> None:
     assert found(tmp_path) is None
     assert found(tmp_path / "not" / "there") is None
 
@@ -83,7 +83,7 @@ def test_a_planted_common_directory_is_seen(tmp_path: Path) -> None:
     assert not here.linked, "it is no worktree, and opens nothing"
 
 
-def test_what_was_looked_at_is_remembered_with_what_it_was(tmp_path: Path) -> None:
+def test_files_that_were_read_are_recorded_with_their_state(tmp_path: Path) -> None:
     main = repository(tmp_path / "r")
     top = worktree(main, tmp_path / "w")
     looked = FileSnapshot()

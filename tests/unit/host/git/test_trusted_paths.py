@@ -111,7 +111,7 @@ def test_a_path_that_a_key_names_is_found(top: Path, text: str, path: str) -> No
         "[core]\nhooksPath\n",
     ],
 )
-def test_what_names_no_file_is_none(top: Path, text: str) -> None:
+def test_a_value_that_names_no_file_is_ignored(top: Path, text: str) -> None:
     configure(top, text)
     assert trusted(top) == set()
 
@@ -134,7 +134,7 @@ def test_a_file_among_the_arguments_counts_and_a_directory_does_not(top: Path) -
         "cd tools; python3 -m clean",
     ],
 )
-def test_a_file_counts_however_a_shell_comes_to_it(top: Path, command: str) -> None:
+def test_a_file_in_a_shell_value_is_found(top: Path, command: str) -> None:
     (top / "tools").mkdir()
     (top / "tools" / "clean.py").touch()
     (top / "tools" / "other").touch()
@@ -184,9 +184,7 @@ def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
         {"GIT_CONFIG_PARAMETERS": "'core.hookspath'='hooks' 'include.path={top}/team.inc'"},
     ],
 )
-def test_git_configuration_in_variables_of_the_caller_counts(
-    top: Path, environ: dict[str, str]
-) -> None:
+def test_git_configuration_in_variables_is_read(top: Path, environ: dict[str, str]) -> None:
     (top / "team.inc").write_text("[core]\nfsmonitor = ./watch\n")
     given = {name: value.replace("{top}", str(top)) for name, value in environ.items()}
     assert trusted(top, given) == {f"{top}/hooks", f"{top}/team.inc", f"{top}/watch"}

@@ -129,7 +129,7 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:40] for m in MISTAKES]
 )
-def test_a_mistake_is_told_with_its_line(
+def test_an_invalid_profile_line_is_an_error_with_its_line(
     world: World, text: str, line: int, words: str, hint: str | None
 ) -> None:
     error = world.refuse(text, "p.conf")

@@ -102,7 +102,7 @@ def test_a_file_is_loaded_by_its_path(world: World, tmp_path: Path) -> None:
         ([], "expected an object"),
     ],
 )
-def test_an_error_names_its_cause(world: World, values: object, words: str) -> None:
+def test_an_invalid_configuration_names_its_cause(world: World, values: object, words: str) -> None:
     """A-086"""
     with pytest.raises(PolicyError) as refused:
         read(world, values)
@@ -117,7 +117,7 @@ def test_invalid_json_is_an_error(world: World, text: str) -> None:
         read_config(text, "c.json", world.origin)
 
 
-def test_what_is_said_later_counts_and_what_is_not_said_does_not(world: World) -> None:
+def test_a_later_layer_replaces_only_the_values_it_sets(world: World) -> None:
     """A-088, A-089"""
     assert seen(configured(world.origin))["require_approval_for_writes"] == (
         True,
@@ -182,7 +182,7 @@ def test_a_file_of_the_working_directory_is_not_read_by_itself(world: World) -> 
     assert seen(configured(world.origin))["read_only"] == (False, "built in")
 
 
-def test_one_that_an_agent_could_have_written_counts_only_as_trusted(world: World) -> None:
+def test_a_configuration_in_the_workspace_needs_trust(world: World) -> None:
     inside = os.path.join(world.origin.cwd, "c.json")
     Path(inside).write_text(json.dumps(SAMPLE))
     with pytest.raises(PolicyError, match="trust"):
@@ -214,7 +214,7 @@ def test_a_request_may_only_tighten(
         tightened(server, asked)
 
 
-def test_the_names_of_others_are_these_things() -> None:
+def test_alias_names_are_the_same_objects() -> None:
     """A-177, A-178"""
     from paddock import permissions, policy
 

@@ -30,7 +30,7 @@ def sandbox(world: World, **values: Any) -> SandboxConfig:
     ).sandbox
 
 
-def test_the_defaults_are_these(world: World) -> None:
+def test_executor_modes_have_these_defaults(world: World) -> None:
     """A-063, A-163 to A-168"""
     assert sandbox(world) == SandboxConfig() == SafetyConfig().sandbox
     config = SandboxConfig()
@@ -57,7 +57,7 @@ def test_the_defaults_are_these(world: World) -> None:
     assert (wsl.system_prompt_hint, wsl.automount, wsl.user) == ("", True, None)
 
 
-def test_it_is_written_in_python_as_well(world: World) -> None:
+def test_configuration_can_be_built_in_python(world: World) -> None:
     """A-118, A-119, A-128, A-129, A-140"""
     made = SafetyConfig(
         sandbox=SandboxConfig(
@@ -105,13 +105,13 @@ def test_it_is_written_in_python_as_well(world: World) -> None:
         ({"wsl": {"distros": 1}}, "unknown key"),
     ],
 )
-def test_a_senseless_value_is_refused(world: World, values: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused(world: World, values: dict[str, Any], said: str) -> None:
     """A-086, A-100, A-153, A-156, A-161, A-162: also in a part that is not used."""
     with pytest.raises(PolicyError, match=said):
         sandbox(world, **values)
 
 
-def test_python_is_held_to_the_same() -> None:
+def test_configuration_in_python_is_validated_too() -> None:
     with pytest.raises(UsageError, match="packages"):
         WslSandboxConfig(packages=("$(id)",))
     with pytest.raises(UsageError, match="mode"):
@@ -144,7 +144,7 @@ def test_paddock_has_profiles_for_distributions(
         )
 
 
-def test_what_stands_there_lies_on_top_of_the_profile(world: World) -> None:
+def test_written_values_win_over_the_profile(world: World) -> None:
     """A-139, A-156"""
     profile = {
         "distro": "mine",
@@ -179,7 +179,9 @@ def test_what_stands_there_lies_on_top_of_the_profile(world: World) -> None:
             sandbox(world, wsl={"profile": "~/d.json"})
 
 
-def test_a_distribution_is_kept_with_the_person(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_distribution_is_stored_in_the_users_data_directory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A-167"""
     monkeypatch.setenv("LOCALAPPDATA", "C:\\Users\\ada\\AppData\\Local")
     kept = WslSandboxConfig(distro="mine").installed_in

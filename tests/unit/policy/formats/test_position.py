@@ -127,7 +127,7 @@ def test_windows_line_ends_count_once() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment", "a = 1", "[a]"])
-def test_small_files_are_no_special_case(text: str) -> None:
+def test_small_files_are_scanned_like_large_ones(text: str) -> None:
     assert set(positions(text)) == set(leaves(tomllib.loads(text))) - {()}
 
 

@@ -397,7 +397,7 @@ MISTAKES = [
 @pytest.mark.parametrize(
     ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:60] for m in MISTAKES]
 )
-def test_a_mistake_is_told_with_its_line(
+def test_an_invalid_policy_is_an_error_with_its_line(
     world: World, text: str, line: int, words: str, hint: str | None
 ) -> None:
     error = world.refuse(text)
@@ -420,7 +420,7 @@ def test_a_mistake_is_told_with_its_line(
         ("x = " + "1" * 5000, None, "not valid TOML"),
     ],
 )
-def test_text_that_is_no_toml_is_told_with_its_line(
+def test_invalid_toml_is_an_error_with_its_line(
     world: World, text: str, line: int | None, words: str
 ) -> None:
     error = world.refuse(text)
@@ -431,7 +431,7 @@ def test_text_that_is_no_toml_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("data", "line"), [(b"[meta]\n\xff\n", 2), (b"# x\n\n\0", 3), (b"\xc3", 1)]
 )
-def test_bytes_that_are_no_text_are_told_with_their_line(
+def test_bytes_that_are_not_text_are_an_error_with_their_line(
     world: World, data: bytes, line: int
 ) -> None:
     assert (world.refuse(data).where or "").endswith(f"p.toml:{line}")
@@ -458,7 +458,7 @@ def test_both_spellings_of_a_variable_mean_the_same(world: World) -> None:
     )
 
 
-def test_home_is_the_persons_whatever_the_environment_says(world: World) -> None:
+def test_home_pattern_ignores_the_environment(world: World) -> None:
     world.environ.update(HOME="/", USER="root", UID="0")
     policy = world.load_text("[filesystem]\nallow_globs = ['$HOME/p', '/$USER/$UID']\n")
     assert [g.pattern for g in policy.filesystem.grants] == [

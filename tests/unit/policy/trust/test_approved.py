@@ -15,7 +15,7 @@ ASKS = '[meta]\ndefault_action = "ask"\n'
 RULE = '[[rule]]\nid = "git-1"\naction = "allow"\nexe = "/usr/bin/git"\n'
 
 
-def test_it_is_read_where_something_can_be_asked(world: World) -> None:
+def test_approved_rules_are_read_if_a_rule_asks(world: World) -> None:
     assert world.load_text(ASKS).approved == ()
     kept = world.user("approved.toml", RULE)
     policy = world.load_text(ASKS)
@@ -31,7 +31,7 @@ def test_it_is_read_where_something_can_be_asked(world: World) -> None:
     assert world.load_text("").approved == ()
 
 
-def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
+def test_approved_hosts_are_read_if_hosts_are_asked_about(world: World) -> None:
     kept = world.user("approved.toml", f'{RULE}\n[[host]]\nname = "A.example:443"\n')
     policy = world.load_text('[network]\ndefault = "ask"\n')
     assert [(str(host.value), str(host.source)) for host in policy.approved_hosts] == [
@@ -69,7 +69,7 @@ def test_an_error_in_the_file_names_its_line(world: World, text: str, message: s
         world.load_text(ASKS)
 
 
-def test_a_file_that_others_can_write_or_that_lies_elsewhere_is_not_believed(world: World) -> None:
+def test_an_approved_file_that_others_can_write_is_refused(world: World) -> None:
     kept = world.user("approved.toml", RULE)
     kept.chmod(0o666)
     with pytest.raises(PolicyError, match="writable by others"):
@@ -80,13 +80,13 @@ def test_a_file_that_others_can_write_or_that_lies_elsewhere_is_not_believed(wor
         load_approved(world.origin)
 
 
-def test_it_is_no_profile(world: World) -> None:
+def test_approved_file_is_not_a_profile(world: World) -> None:
     world.user("approved.toml", RULE)
     with pytest.raises(PolicyError, match="the profile 'approved' does not exist"):
         world.load(Request(profiles=("approved",)))
 
 
-def test_links_are_not_followed_in_it(world: World) -> None:
+def test_approved_file_is_not_read_through_a_link(world: World) -> None:
     """Elsewhere a rule means what a link leads to as well. Here that would approve what nobody was
     asked about.
     """

@@ -33,7 +33,7 @@ def refused(world: World, path: Path) -> str:
     return caught.value.message
 
 
-def test_a_plain_file_of_ones_own_is_read(world: World) -> None:
+def test_a_regular_file_of_the_user_is_read(world: World) -> None:
     assert world.load_file(world.file("p.conf", "ro /a\n"))
 
 
@@ -45,7 +45,7 @@ def test_a_file_others_may_write_is_refused(world: World, mode: int) -> None:
     assert f"writable by others (mode {mode:04o})" in refused(world, path)
 
 
-def test_by_name_too(world: World) -> None:
+def test_a_named_profile_that_others_may_write_is_refused(world: World) -> None:
     world.user("p.conf", "ro /a\n").chmod(0o646)
     assert "writable by others" in world.refuse_request(Request(profiles=("p",))).message
 
@@ -58,7 +58,7 @@ def test_a_file_of_another_user_is_refused(world: World) -> None:
 
 
 @as_root
-def test_roots_file_is_believed_by_everybody_and_a_users_by_that_user(world: World) -> None:
+def test_a_file_of_root_is_trusted_by_all_and_a_users_file_by_that_user(world: World) -> None:
     path = world.file("p.conf", "ro /a\n")
     somebody = replace(world.origin, uid=12345)
     assert read_policy(str(path), somebody, shown="p")
@@ -91,7 +91,7 @@ def test_a_directory_others_may_write_is_refused_unless_sticky(world: World) -> 
         ("staff", [], [], False),
     ],
 )
-def test_group_write_is_fine_for_a_group_of_ones_own_only(
+def test_group_write_is_allowed_for_a_private_group_only(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -131,7 +131,7 @@ def test_only_a_regular_file_is_a_policy(world: World, make: Callable[[Path], No
     assert "not a regular file" in refused(world, world.root / "p.toml")
 
 
-def test_a_loop_of_links_is_told(world: World) -> None:
+def test_a_loop_of_links_is_an_error(world: World) -> None:
     loop = world.root / "p.toml"
     loop.symlink_to(loop)
     assert "too many symbolic links" in refused(world, loop)
@@ -186,7 +186,7 @@ def test_a_changed_project_file_has_to_be_trusted_again(world: World) -> None:
     assert "has changed" in world.refuse_request(Request()).message
 
 
-def test_what_a_project_file_inherits_by_path_needs_the_word_too(world: World) -> None:
+def test_a_file_inherited_by_path_needs_trust_too(world: World) -> None:
     """Else a trusted file would carry in whatever the repository puts beside it."""
     parent = world.write(world.work / "loose.toml", "[filesystem]\nread_globs = ['/srv']\n")
     path = world.write(world.work / "paddock.toml", "[meta]\ninherit = './loose.toml'\n")
@@ -196,16 +196,14 @@ def test_what_a_project_file_inherits_by_path_needs_the_word_too(world: World) -
     assert world.load()
 
 
-def test_what_it_inherits_by_name_is_the_persons_own(world: World) -> None:
+def test_a_profile_inherited_by_name_needs_no_trust(world: World) -> None:
     world.user("mine.toml", "[filesystem]\nread_globs = ['/srv']\n")
     world.trust(world.write(world.work / "paddock.toml", "[meta]\ninherit = 'mine'\n"))
     assert world.load()
 
 
 @pytest.mark.parametrize("parent", ["read-only", "ai-agent"])
-def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itself(
-    world: World, parent: str
-) -> None:
+def test_a_file_in_the_current_directory_always_needs_trust(world: World, parent: str) -> None:
     """An agent would write a text that does not grant writing to its own place."""
     path = world.write(world.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
     assert "could rewrite this file" in refused(world, path)
@@ -215,7 +213,7 @@ def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itse
     assert "has changed since you trusted it" in refused(world, path)
 
 
-def test_a_trusted_file_that_changed_elsewhere_needs_the_word_again(world: World) -> None:
+def test_a_changed_trusted_file_needs_trust_again(world: World) -> None:
     path = world.file("p.toml", "[meta]\ninherit = 'read-only'\n")
     assert world.load_file(path)
     world.trust(path)
@@ -237,7 +235,7 @@ def test_a_link_does_not_borrow_the_trust_of_what_it_leads_to(world: World) -> N
 @pytest.mark.parametrize(
     "pattern", ["{dir}/**", "{dir}/p.toml", "{dir}/*.toml", "{dir}/../policies/p.toml", "{link}/**"]
 )
-def test_every_way_to_make_it_writable_counts(world: World, pattern: str) -> None:
+def test_every_kind_of_write_grant_counts_as_writable(world: World, pattern: str) -> None:
     link = world.root / "link"
     link.symlink_to(world.root / "policies")
     where = pattern.format(dir=world.root / "policies", link=link)
@@ -248,23 +246,23 @@ def test_every_way_to_make_it_writable_counts(world: World, pattern: str) -> Non
         assert "could rewrite this file" in refused(world, path)
 
 
-def test_a_readable_place_does_not_count(world: World) -> None:
+def test_a_read_grant_does_not_count_as_writable(world: World) -> None:
     path = world.file("p.toml", f"[filesystem]\nread_globs = ['{world.root}/policies/**']\n")
     assert world.load_file(path)
 
 
-def test_config_directories_need_no_word(world: World) -> None:
+def test_files_in_config_directories_need_no_trust(world: World) -> None:
     world.user("p.toml", "[filesystem]\nallow_globs = ['~/**']\n")
     assert world.load(Request(profiles=("p",)))
 
 
-def test_check_reads_without_the_word(world: World) -> None:
+def test_check_reads_an_untrusted_file(world: World) -> None:
     world.write(world.work / "paddock.toml", PROJECT)
     assert world.load(Request(trust_required=False))
     assert world.load(Request(trust_required=False, policies=("./paddock.toml",)))
 
 
-def test_the_word_is_kept_where_only_the_person_can_write(world: World) -> None:
+def test_trust_is_stored_where_only_the_user_can_write(world: World) -> None:
     path = world.file("p.toml", PROJECT)
     digest = trust(str(path), world.origin)
     store = Path(world.origin.state_dir) / "trusted"
@@ -278,7 +276,7 @@ def test_the_word_is_kept_where_only_the_person_can_write(world: World) -> None:
     assert not is_trusted(str(path), world.origin)
 
 
-def test_an_agreed_text_in_another_place_does_not_count(world: World) -> None:
+def test_a_trusted_text_at_another_path_needs_trust(world: World) -> None:
     """An agent could copy the loose policy of one project over the strict one of another."""
     one, other = world.file("one.toml", PROJECT), world.file("other.toml", PROJECT)
     trust(str(one), world.origin)
@@ -303,7 +301,7 @@ def test_a_list_of_trusted_files_that_others_could_write_is_refused(world: World
         TrustedList.read(world.origin.state_dir, os.getuid())
 
 
-def test_a_damaged_list_is_told_with_its_line(world: World) -> None:
+def test_a_damaged_list_is_an_error_with_its_line(world: World) -> None:
     store = world.write(Path(world.origin.state_dir) / "trusted", "0" * 64 + "  /x\ngarbage\n")
     with pytest.raises(PolicyError, match=f"{store}:2"):
         TrustedList.read(world.origin.state_dir, os.getuid())

@@ -40,7 +40,7 @@ def test_home_comes_from_the_passwd_entry(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert origin.state_dir == f"{tmp_path}/.local/state/paddock"
 
 
-def test_without_a_passwd_entry_home_counts_if_it_is_ones_own(
+def test_without_a_passwd_entry_a_home_of_the_user_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     passwd(monkeypatch, None)
@@ -52,7 +52,9 @@ def test_without_a_passwd_entry_home_counts_if_it_is_ones_own(
 @pytest.mark.parametrize(
     "home", ["", "/", "//", "/.", "relative", "./x", "/usr/..", "/nonexistent/home"]
 )
-def test_without_one_a_bad_home_is_refused(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+def test_without_a_passwd_entry_a_bad_home_is_refused(
+    monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
     passwd(monkeypatch, None)
     monkeypatch.setenv("HOME", home)
     with pytest.raises(UsageError) as caught:
@@ -86,7 +88,7 @@ def test_a_home_that_is_not_there_is_no_danger() -> None:
     )
 
 
-def test_a_deleted_current_directory_is_told(
+def test_a_deleted_current_directory_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     gone = tmp_path / "gone"
@@ -98,7 +100,9 @@ def test_a_deleted_current_directory_is_told(
         current_directory()
 
 
-def test_a_current_directory_outside_the_mounts_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_current_directory_outside_the_mounts_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "getcwd", lambda: "(unreachable)/x")
     with pytest.raises(UsageError, match="outside this mount namespace"):
         current_directory()

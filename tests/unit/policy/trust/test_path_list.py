@@ -39,7 +39,7 @@ def test_every_name_comes_back_as_it_went(state: str) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o777], ids=oct)
-def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
+def test_umask_does_not_change_the_mode_of_the_list(state: str, umask: int) -> None:
     before = os.umask(umask)
     try:
         WritableHistory.record(state, [follow("/srv/a")])
@@ -63,7 +63,7 @@ def test_nothing_to_remember_writes_nothing(state: str) -> None:
     assert os.listdir(state) == []
 
 
-def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(PolicyError, match="cannot be used"):
         WritableHistory.record(str(tmp_path / "state"), [follow("/srv")])
@@ -72,7 +72,7 @@ def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
-def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode: int) -> None:
+def test_a_path_list_that_others_could_have_written_is_refused(state: str, mode: int) -> None:
     WritableHistory.record(state, [follow("/srv/a")])
     os.chmod(f"{state}/reach", mode)
     with pytest.raises(PolicyError, match="only you can write"):

@@ -51,7 +51,7 @@ def test_an_inherited_name_goes_through_the_search_too(world: World) -> None:
     assert "mbind" in [call.value for call in policy.syscalls.block]
 
 
-def test_inheriting_ones_own_name_means_the_next_one_down(world: World) -> None:
+def test_inheriting_the_own_name_means_the_next_search_level(world: World) -> None:
     """C-078, over all three rungs."""
     world.user("ai-agent.conf", "inherit ai-agent\nro /user\n")
     world.etc("ai-agent.conf", "inherit ai-agent\nro /system\n")
@@ -61,7 +61,7 @@ def test_inheriting_ones_own_name_means_the_next_one_down(world: World) -> None:
     assert "/usr/**" in patterns
 
 
-def test_a_file_named_by_path_still_knows_its_rung(world: World) -> None:
+def test_a_file_named_by_path_inherits_from_the_next_search_level(world: World) -> None:
     path = world.user("ai-agent.conf", "inherit ai-agent\nro /user\n")
     patterns = [
         grant.pattern for grant in world.load(Request(profiles=(str(path),))).filesystem.grants
@@ -75,14 +75,14 @@ def test_a_file_elsewhere_may_inherit_its_own_name(world: World) -> None:
     assert world.load_file(path).filesystem.grants[-1].pattern == "/mine"
 
 
-def test_inheriting_ones_own_name_on_the_last_rung_is_not_found(world: World) -> None:
+def test_inheriting_the_own_name_on_the_last_search_level_is_an_error(world: World) -> None:
     world.user("lonely.conf", "inherit lonely\n")
     error = world.refuse_request(Request(profiles=("lonely",)))
     assert "the profile 'lonely' does not exist" in error.message
     assert str(world.config) not in error.message.partition("looked in")[2]
 
 
-def test_a_name_found_nowhere_tells_the_places_and_a_near_name(world: World) -> None:
+def test_an_unknown_name_is_an_error_with_the_searched_paths_and_a_suggestion(world: World) -> None:
     """C-058."""
     error = world.refuse_request(Request(profiles=("ai-agnet",)))
     assert f"looked in {world.config}, {world.system}, built in" in error.message

@@ -41,7 +41,7 @@ def test_a_directory_is_known_by_name_and_inode(state: str, tmp_path: Path) -> N
     assert not reach.holds(follow(str(tmp_path)))
 
 
-def test_a_link_in_reach_counts_wherever_it_leads(state: str, tmp_path: Path) -> None:
+def test_a_link_in_a_writable_tree_counts_with_its_target(state: str, tmp_path: Path) -> None:
     project, other = tmp_path / "project", tmp_path / "other"
     project.mkdir()
     other.mkdir()
@@ -99,7 +99,7 @@ def test_devices_have_no_lasting_inode(state: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a b", "line\nbreak", "back\\slash", "\\n", "12:34 x", "caf\udce9"]
 )
-def test_strange_names_come_back(state: str, tmp_path: Path, name: str) -> None:
+def test_strange_names_are_read_back(state: str, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     assert record(state, tmp_path / name).holds(follow(f"{tmp_path}/{name}/x"))
     assert record(state, Path(f"/absent/{name}")).holds(follow(f"/absent/{name}"))
@@ -119,9 +119,7 @@ def test_a_damaged_list_is_an_error(state: str, text: str) -> None:
         WritableHistory.read(state)
 
 
-def test_a_list_that_is_not_ones_own_is_an_error(
-    state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_of_another_user_is_an_error(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     WritableHistory.record(state, [follow("/srv")])
     store = Path(state, "reach")
     for mode in (0o620, 0o602):
@@ -140,7 +138,7 @@ def test_a_list_that_is_not_ones_own_is_an_error(
         WritableHistory.read(state)
 
 
-def test_private_temporary_directories_are_in_reach_of_some_run() -> None:
+def test_private_temporary_directories_count_as_previously_writable() -> None:
     assert in_private_temp(follow("/tmp/paddock-1000-0123/x"), 1000)
     assert not in_private_temp(follow("/tmp/paddock-1001-0123/x"), 1000)
     assert not in_private_temp(follow("/var/tmp/paddock-1000-0123/x"), 1000)

@@ -191,7 +191,7 @@ def test_no_rule_covers_a_line_that_sets_a_variable(line: str) -> None:
 
 
 @pytest.mark.parametrize("around", AROUND)
-def test_nor_one_with_a_word_that_does(around: str) -> None:
+def test_no_rule_covers_a_line_with_a_word_that_sets_a_variable(around: str) -> None:
     for word in WORDS:
         assert checked(around.format(word)) is not Action.ALLOW, around.format(word)
 
@@ -205,7 +205,9 @@ SOME = st.lists(st.sampled_from(PLAIN), max_size=2)
     st.lists(st.sampled_from(PLAIN), max_size=2),
     st.lists(st.sampled_from(PLAIN), max_size=2),
 )
-def test_wherever_in_the_line_it_stands(sets: str, before: list[str], after: list[str]) -> None:
+def test_an_assignment_anywhere_in_the_line_is_not_covered(
+    sets: str, before: list[str], after: list[str]
+) -> None:
     assert checked("\n".join((*before, sets, *after))) is not Action.ALLOW
 
 
@@ -290,6 +292,6 @@ def test_another_here_document_is_another_command(mark: str, one: str, other: st
     assert subject(f"cat {mark}\n{one}\nE") != subject(f"cat {mark}\n{other}\nE")
 
 
-def test_blanks_between_words_are_no_difference() -> None:
+def test_blanks_between_words_make_no_difference() -> None:
     assert subject("git  log\ta # why") == subject("git log a") == subject("git \\\n log a\n")
     assert subject("cat  <<E\n a\nE") == subject("cat <<E\n a\nE")

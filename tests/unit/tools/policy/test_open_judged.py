@@ -66,7 +66,7 @@ def test_a_new_file_gets_its_mode_and_a_dangling_link_makes_none(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("by")
-def test_a_fifo_does_not_hold_anybody_up(tmp_path: Path) -> None:
+def test_a_fifo_does_not_block_the_call(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     os.close(open_straight(f"{tmp_path}/fifo", os.O_RDONLY))
 
@@ -138,7 +138,7 @@ def test_ten_thousand_swaps_and_no_escape(
     assert "OUTSIDE" not in seen
 
 
-def test_control_look_then_open_by_name_is_led_outside(tmp_path: Path) -> None:
+def test_control_check_then_open_by_name_loses_the_race(tmp_path: Path) -> None:
     work = race(tmp_path)
     inside = os.path.realpath(work)
     with swapping(work, "d", "e") as count:
