@@ -100,17 +100,17 @@ class _Assembler:
 def seccomp_program(seccomp: dict[str, Any]) -> list[tuple[int, int, int, int]]:
     assert seccomp["default"] == "allow"
     number = numbers()
-    verdicts = {number[name]: "eperm" for name in seccomp["syscalls"] if name in number}
-    verdicts |= {number[name]: "enosys" for name in number if name.startswith("io_uring_")}
-    verdicts |= {number["ioctl"]: "ioctl", number["socket"]: "socket"}
+    actions = {number[name]: "eperm" for name in seccomp["syscalls"] if name in number}
+    actions |= {number[name]: "enosys" for name in number if name.startswith("io_uring_")}
+    actions |= {number["ioctl"]: "ioctl", number["socket"]: "socket"}
     if not seccomp["namespaces"]:
-        verdicts |= {number["clone"]: "clone", number["clone3"]: "enosys"}
+        actions |= {number["clone"]: "clone", number["clone3"]: "enosys"}
     out = _Assembler()
     out.op(LOAD, ARCH_AT)
     out.op(JEQ, ARCH, None, "kill")
     out.op(LOAD, NR)
     out.op(JGE, 0x40000000, "kill", None)
-    _search(out, sorted(verdicts.items()))
+    _search(out, sorted(actions.items()))
     out.label("ioctl")
     out.op(LOAD, ARG1)
     out.op(JEQ, 0x5412, "eperm", None)
@@ -136,14 +136,14 @@ def seccomp_program(seccomp: dict[str, Any]) -> list[tuple[int, int, int, int]]:
     return list(out.assemble())
 
 
-def _search(out: _Assembler, verdicts: list[tuple[int, str]]) -> None:
-    if len(verdicts) == 1:
-        value, target = verdicts[0]
+def _search(out: _Assembler, actions: list[tuple[int, str]]) -> None:
+    if len(actions) == 1:
+        value, target = actions[0]
         out.op(JEQ, value, target, "allow")
         return
-    half = len(verdicts) // 2
-    right = f"from-{verdicts[half][0]}"
-    out.op(JGE, verdicts[half][0], right, None)
-    _search(out, verdicts[:half])
+    half = len(actions) // 2
+    right = f"from-{actions[half][0]}"
+    out.op(JGE, actions[half][0], right, None)
+    _search(out, actions[:half])
     out.label(right)
-    _search(out, verdicts[half:])
+    _search(out, actions[half:])

@@ -147,15 +147,15 @@ static void push(int epoll, int fd)
 
 static void serve(const char *address, int port)
 {
-    int epoll = epoll_create1(EPOLL_CLOEXEC), door = listener(address, port), on = 1;
-    watch(epoll, door, EPOLLIN, door);
+    int epoll = epoll_create1(EPOLL_CLOEXEC), listening = listener(address, port), on = 1;
+    watch(epoll, listening, EPOLLIN, listening);
     for (;;) {
         struct epoll_event events[256];
         int count = epoll_wait(epoll, events, 256, -1);
         for (int i = 0; i < count; i++) {
             int fd = (int)events[i].data.u64;
-            if (fd == door) {
-                for (int c; (c = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+            if (fd == listening) {
+                for (int c; (c = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
                     setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
                     served[c].left = -1;
                     watch(epoll, c, EPOLLIN, c);
@@ -232,15 +232,15 @@ static int flow(int fd)
 
 static void relay(const char *address, int port, int target)
 {
-    int epoll = epoll_create1(EPOLL_CLOEXEC), door = listener(address, port), on = 1;
+    int epoll = epoll_create1(EPOLL_CLOEXEC), listening = listener(address, port), on = 1;
     struct sockaddr_in up = at(address, target);
-    watch(epoll, door, EPOLLIN, door);
+    watch(epoll, listening, EPOLLIN, listening);
     for (;;) {
         struct epoll_event events[256];
         int count = epoll_wait(epoll, events, 256, -1);
         for (int i = 0; i < count; i++) {
             int fd = (int)events[i].data.u64;
-            if (fd != door) {
+            if (fd != listening) {
                 if (way[fd].to < 0)
                     continue;
                 int other = way[fd].to;
@@ -248,7 +248,7 @@ static void relay(const char *address, int port, int target)
                     drop(fd);
                 continue;
             }
-            for (int c; (c = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+            for (int c; (c = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
                 int s = tcp(), ends[2] = { c, s };
                 setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
                 if (connect(s, (void *)&up, sizeof up) && errno != EINPROGRESS)

@@ -417,18 +417,18 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     gives_back(screen)
 
 
-DESK = """
+APPROVALS = """
 import asyncio
 from paddock.approve import ToolQuestion
 from paddock.approve.approvals import Approvals
 from paddock.approve.forwarded import AtTerminal
 
 async def main():
-    with Approvals(AtTerminal()) as desk:
+    with Approvals(AtTerminal()) as approvals:
         for words in (("git", "status"), ("git", "status"), ("rm", "x"), ("ls",)):
             asked = ToolQuestion(tool="bash", subject=words, lines=(" ".join(words),), cwd="/w", \
 rule="r", reason=None)
-            print("said", *await desk.ask(asked))
+            print("said", *await approvals.ask(asked))
     print("got", input())
 
 asyncio.run(main())
@@ -437,7 +437,7 @@ asyncio.run(main())
 
 def test_a_program_asks_at_its_own_terminal_and_has_it_back(sandbox: SandboxRunner) -> None:
     python = sandbox.installation.paddock.parent / "python"
-    script = sandbox.tree.put(sandbox.tree.project / "desk.py", DESK)
+    script = sandbox.tree.put(sandbox.tree.project / "approvals.py", APPROVALS)
     with terminal.opened(
         sandbox.tester, [str(python), str(script)], cwd=sandbox.tree.project
     ) as screen:

@@ -1,6 +1,4 @@
-"""The front door starts a remembered plan without Python, but only while all it was compiled from
-is the same.
-"""
+"""The launcher starts a cached plan without Python only while all its inputs are unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome
 
 
-class Door:
+class Launcher:
     """`paddock` with its Python half locked away: what starts, starts from memory."""
 
     def __init__(self, sandbox: SandboxRunner) -> None:
@@ -60,137 +58,150 @@ class Door:
 
 
 @pytest.fixture(params=["sandbox", "full"])
-def door(request: pytest.FixtureRequest) -> Door:
+def launcher(request: pytest.FixtureRequest) -> Launcher:
     """In each tier."""
-    fresh = Door(request.getfixturevalue(request.param))
+    fresh = Launcher(request.getfixturevalue(request.param))
     for memo in fresh.plans.iterdir() if fresh.plans.exists() else ():
         memo.unlink()
     return fresh
 
 
-def test_a_repeated_command_starts_without_python(door: Door) -> None:
-    assert not door.remembers()
-    assert door.run() == 0
-    assert door.remembers()
+def test_a_repeated_command_starts_without_python(launcher: Launcher) -> None:
+    assert not launcher.remembers()
+    assert launcher.run() == 0
+    assert launcher.remembers()
 
 
-def test_other_options_another_directory_and_another_command_are_not_remembered(door: Door) -> None:
-    assert door.run() == 0
-    assert not door.remembers("--block", "mlock")
-    assert not door.remembers(cwd=door.sandbox.tree.evil)
-    with door.without_python():
-        other = door.sandbox.tester.run(
-            [door.sandbox.installation.paddock, "run", "--tier", door.sandbox.tier, "--", "echo"],
-            cwd=door.sandbox.tree.project,
+def test_other_options_another_directory_and_another_command_are_not_remembered(
+    launcher: Launcher,
+) -> None:
+    assert launcher.run() == 0
+    assert not launcher.remembers("--block", "mlock")
+    assert not launcher.remembers(cwd=launcher.sandbox.tree.evil)
+    with launcher.without_python():
+        other = launcher.sandbox.tester.run(
+            [
+                launcher.sandbox.installation.paddock,
+                "run",
+                "--tier",
+                launcher.sandbox.tier,
+                "--",
+                "echo",
+            ],
+            cwd=launcher.sandbox.tree.project,
         )
     assert other.exit_code == 125
 
 
-def test_a_changed_policy_file_is_compiled_again(door: Door) -> None:
-    file = door.sandbox.tree.put(
-        door.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+def test_a_changed_policy_file_is_compiled_again(launcher: Launcher) -> None:
+    file = launcher.sandbox.tree.put(
+        launcher.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
-    assert door.run("--policy", file) == 0
-    assert door.remembers("--policy", file)
+    assert launcher.run("--policy", file) == 0
+    assert launcher.remembers("--policy", file)
     times = file.stat()
     file.write_text('[meta]\ninherit = "strict"  \n')
     os.utime(
         file, ns=(times.st_atime_ns, times.st_mtime_ns)
     )  # the inode's own time can not be turned back
-    assert not door.remembers("--policy", file)
+    assert not launcher.remembers("--policy", file)
 
 
-def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: Door) -> None:
-    file = door.sandbox.tree.put(
-        door.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(
+    launcher: Launcher,
+) -> None:
+    file = launcher.sandbox.tree.put(
+        launcher.sandbox.tree.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
-    assert door.run("--policy", file) == 0
+    assert launcher.run("--policy", file) == 0
     file.chmod(0o666)
-    assert not door.remembers("--policy", file)
-    assert door.run("--policy", file) == 125
+    assert not launcher.remembers("--policy", file)
+    assert launcher.run("--policy", file) == 125
 
 
-def test_a_policy_reached_through_a_link_is_never_remembered(door: Door) -> None:
+def test_a_policy_reached_through_a_link_is_never_remembered(launcher: Launcher) -> None:
     """The links on the way could lead elsewhere the next time."""
-    one = door.sandbox.tree.put(
-        door.sandbox.tree.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    one = launcher.sandbox.tree.put(
+        launcher.sandbox.tree.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
-    (door.sandbox.tree.root / "p.toml").symlink_to(one)
-    (door.sandbox.tree.root / "current").symlink_to(one.parent)
-    for path, remembered in ((one, True), (door.sandbox.tree.root / "p.toml", False)):
-        assert door.run("--policy", path) == 0
-        assert door.remembers("--policy", path) == remembered
-    through = door.sandbox.tree.root / "current" / "p.toml"
-    assert door.run("--policy", through) == 0
-    assert not door.remembers("--policy", through)
+    (launcher.sandbox.tree.root / "p.toml").symlink_to(one)
+    (launcher.sandbox.tree.root / "current").symlink_to(one.parent)
+    for path, remembered in ((one, True), (launcher.sandbox.tree.root / "p.toml", False)):
+        assert launcher.run("--policy", path) == 0
+        assert launcher.remembers("--policy", path) == remembered
+    through = launcher.sandbox.tree.root / "current" / "p.toml"
+    assert launcher.run("--policy", through) == 0
+    assert not launcher.remembers("--policy", through)
 
 
-def test_a_run_with_a_layer_off_is_never_remembered(door: Door) -> None:
-    assert door.run("--off", "seccomp") == 0
-    assert not door.remembers("--off", "seccomp")
+def test_a_run_with_a_layer_off_is_never_remembered(launcher: Launcher) -> None:
+    assert launcher.run("--off", "seccomp") == 0
+    assert not launcher.remembers("--off", "seccomp")
 
 
-def test_a_profile_that_appears_in_the_search_path_is_noticed(door: Door) -> None:
-    config = door.sandbox.tester.home / ".config" / "paddock"
+def test_a_profile_that_appears_in_the_search_path_is_noticed(launcher: Launcher) -> None:
+    config = launcher.sandbox.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
-    door.sandbox.tester.give(door.sandbox.tester.home / ".config")
-    assert door.run() == 0
-    assert door.remembers()
+    launcher.sandbox.tester.give(launcher.sandbox.tester.home / ".config")
+    assert launcher.run() == 0
+    assert launcher.remembers()
     mine = config / "ai-agent.conf"
     mine.write_text("ro /usr\n")
-    door.sandbox.tester.give(mine)
+    launcher.sandbox.tester.give(mine)
     try:
-        assert not door.remembers()
+        assert not launcher.remembers()
     finally:
         mine.unlink()
 
 
-def test_a_project_policy_that_appears_is_noticed(door: Door) -> None:
-    assert door.run() == 0
-    door.sandbox.tree.put(door.sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "dev"\n')
-    assert not door.remembers()
-    assert door.run() == 125
+def test_a_project_policy_that_appears_is_noticed(launcher: Launcher) -> None:
+    assert launcher.run() == 0
+    launcher.sandbox.tree.put(
+        launcher.sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "dev"\n'
+    )
+    assert not launcher.remembers()
+    assert launcher.run() == 125
 
 
-def test_a_variable_that_a_pattern_used_counts_and_others_do_not(door: Door) -> None:
-    file = door.sandbox.tree.put(
-        door.sandbox.tree.root / "p.toml",
+def test_a_variable_that_a_pattern_used_counts_and_others_do_not(launcher: Launcher) -> None:
+    file = launcher.sandbox.tree.put(
+        launcher.sandbox.tree.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["${TOOLS}"]\n',
     )
-    assert door.run("--policy", file, env={"TOOLS": "/usr"}) == 0
-    assert door.remembers("--policy", file, env={"TOOLS": "/usr"})
-    assert door.remembers("--policy", file, env={"TOOLS": "/usr", "OTHER": "x"})
-    assert not door.remembers("--policy", file, env={"TOOLS": "/etc"})
-    assert not door.remembers("--policy", file)
+    assert launcher.run("--policy", file, env={"TOOLS": "/usr"}) == 0
+    assert launcher.remembers("--policy", file, env={"TOOLS": "/usr"})
+    assert launcher.remembers("--policy", file, env={"TOOLS": "/usr", "OTHER": "x"})
+    assert not launcher.remembers("--policy", file, env={"TOOLS": "/etc"})
+    assert not launcher.remembers("--policy", file)
 
 
-def test_a_memo_that_others_could_have_written_is_ignored(door: Door) -> None:
-    assert door.run() == 0
-    for memo in door.plans.iterdir():
+def test_a_memo_that_others_could_have_written_is_ignored(launcher: Launcher) -> None:
+    assert launcher.run() == 0
+    for memo in launcher.plans.iterdir():
         memo.chmod(0o666)
-    assert not door.remembers()
+    assert not launcher.remembers()
 
 
-def test_a_dry_run_is_never_remembered(door: Door) -> None:
-    assert door.run("--dry-run") == 0
-    assert not door.remembers("--dry-run")
+def test_a_dry_run_is_never_remembered(launcher: Launcher) -> None:
+    assert launcher.run("--dry-run") == 0
+    assert not launcher.remembers("--dry-run")
 
 
-def test_memos_are_few_and_private(door: Door) -> None:
+def test_memos_are_few_and_private(launcher: Launcher) -> None:
     for number in range(3):
-        assert door.run("--env", f"N={number}") == 0
-    kept = list(door.plans.iterdir())
+        assert launcher.run("--env", f"N={number}") == 0
+    kept = list(launcher.plans.iterdir())
     assert 3 <= len(kept) <= 64
     assert {memo.stat().st_mode & 0o777 for memo in kept} == {0o600}
-    assert door.plans.stat().st_mode & 0o777 == 0o700
+    assert launcher.plans.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_remembered_plan_gives_the_same_sandbox(door: Door) -> None:
-    sandbox = door.sandbox
+def test_a_remembered_plan_gives_the_same_sandbox(launcher: Launcher) -> None:
+    sandbox = launcher.sandbox
     read = ["cat", str(sandbox.tree.secret)]
     words: list[Word] = [sandbox.installation.paddock, "run", "--tier", sandbox.tier, "--", *read]
     first = sandbox.tester.run(words, cwd=sandbox.tree.project)
-    with door.without_python():
+    with launcher.without_python():
         again = sandbox.tester.run(words, cwd=sandbox.tree.project)
     assert (first.exit_code, first.stdout, first.stderr) == (
         again.exit_code,
@@ -202,24 +213,26 @@ def test_a_remembered_plan_gives_the_same_sandbox(door: Door) -> None:
 
 
 def test_a_changed_git_configuration_is_read_again(full: SandboxRunner) -> None:
-    door = Door(full)
+    launcher = Launcher(full)
     project = full.tree.project
     assert full.outside(["git", "init", "-q", project]).exit_code == 0
     assert full.outside(["git", "-C", project, "config", "core.hooksPath", "one"]).exit_code == 0
-    assert door.run() == 0
-    assert door.remembers()
+    assert launcher.run() == 0
+    assert launcher.remembers()
     assert full.outside(["sh", "-c", "echo the work goes on > file && git add file"]).exit_code == 0
-    assert door.remembers(), "a changed index changes no plan"
+    assert launcher.remembers(), "a changed index changes no plan"
     assert full.outside(["git", "-C", project, "config", "core.hooksPath", "two"]).exit_code == 0
-    assert not door.remembers()
+    assert not launcher.remembers()
 
 
 @pytest.mark.parametrize(
     "given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str
 )
-def test_a_remembered_plan_gives_the_same_environment(door: Door, given: dict[str, str]) -> None:
+def test_a_remembered_plan_gives_the_same_environment(
+    launcher: Launcher, given: dict[str, str]
+) -> None:
     """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
-    sandbox = door.sandbox
+    sandbox = launcher.sandbox
     without = [
         "/usr/bin/env",
         "-u",
@@ -232,7 +245,7 @@ def test_a_remembered_plan_gives_the_same_environment(door: Door, given: dict[st
     ]
     words: list[Word] = [*without, sandbox.installation.paddock, "run", "--", "env"]
     first = sandbox.tester.run(words, cwd=sandbox.tree.project)
-    with door.without_python():
+    with launcher.without_python():
         again = sandbox.tester.run(words, cwd=sandbox.tree.project)
     shown = [re.sub(r"/tmp/paddock-\d+-\w+", "<tmp>", one.stdout) for one in (first, again)]
     assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
@@ -248,9 +261,9 @@ def test_a_remembered_plan_gives_the_same_environment(door: Door, given: dict[st
         assert control.stdout != f"{given.get('LC_CTYPE')}\n", "plain Python does change it"
 
 
-def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) -> None:
+def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(launcher: Launcher) -> None:
     """What the next run writes must be known to later ones, and that is another place now."""
-    sandbox = door.sandbox
+    sandbox = launcher.sandbox
     site = sandbox.tree.make(sandbox.tree.root / "site")
     current = site / "current"
     flags: list[Word] = ["--profile", "ai-agent", "--allow", current]
@@ -261,7 +274,7 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) 
         sandbox.tree.make(site / version)
         current.unlink(missing_ok=True)
         current.symlink_to(version)
-        assert not door.remembers(*flags)
+        assert not launcher.remembers(*flags)
         words: list[Word] = [
             sandbox.installation.paddock,
             "run",
@@ -283,52 +296,54 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) 
         later = sandbox.tester.run([*words, sandbox.tree.secret], cwd=sandbox.tree.evil)
         assert later.exit_code == 125, later
         assert "is not trusted yet" in later.stderr
-        assert door.run(*flags) == 0
-        assert door.remembers(*flags)
+        assert launcher.run(*flags) == 0
+        assert launcher.remembers(*flags)
 
 
-def test_a_writable_place_that_was_replaced_is_recorded_again(door: Door) -> None:
+def test_a_writable_place_that_was_replaced_is_recorded_again(launcher: Launcher) -> None:
     """Under the same name there is another directory, which the list knows by its inode, too."""
-    work = door.sandbox.tree.make(door.sandbox.tree.root / "work")
-    assert door.run("--profile", "ai-agent", "--allow", work) == 0
-    assert door.remembers("--profile", "ai-agent", "--allow", work)
+    work = launcher.sandbox.tree.make(launcher.sandbox.tree.root / "work")
+    assert launcher.run("--profile", "ai-agent", "--allow", work) == 0
+    assert launcher.remembers("--profile", "ai-agent", "--allow", work)
     work.rename(work.with_name("old"))
-    door.sandbox.tree.make(work)
-    assert not door.remembers("--profile", "ai-agent", "--allow", work)
+    launcher.sandbox.tree.make(work)
+    assert not launcher.remembers("--profile", "ai-agent", "--allow", work)
 
 
-def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(door: Door) -> None:
-    tester = door.sandbox.tester
+def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(
+    launcher: Launcher,
+) -> None:
+    tester = launcher.sandbox.tester
     config = tester.home / ".config" / "paddock"
     aside = config.with_name("paddock-aside")
     config.parent.mkdir(exist_ok=True)
     if config.exists():
         config.rename(aside)
-    kept = door.sandbox.tree.make(door.sandbox.tree.root / "dot")
+    kept = launcher.sandbox.tree.make(launcher.sandbox.tree.root / "dot")
     config.symlink_to(kept)
     tester.give(config.parent)
     try:
-        assert door.run() == 0
-        assert door.remembers()
-        door.sandbox.tree.put(kept / "ai-agent.conf", "ro /usr\n")
-        assert not door.remembers()
+        assert launcher.run() == 0
+        assert launcher.remembers()
+        launcher.sandbox.tree.put(kept / "ai-agent.conf", "ro /usr\n")
+        assert not launcher.remembers()
     finally:
         config.unlink()
         if aside.exists():
             aside.rename(config)
 
 
-def test_a_new_paddock_on_the_search_path_is_noticed(door: Door) -> None:
+def test_a_new_paddock_on_the_search_path_is_noticed(launcher: Launcher) -> None:
     """It has to be kept from the command as well."""
-    directory = door.sandbox.tree.make(door.sandbox.tree.root / "bin")
+    directory = launcher.sandbox.tree.make(launcher.sandbox.tree.root / "bin")
     env = {"PATH": f"{directory}:/usr/bin:/bin"}
-    assert door.run(env=env) == 0
-    assert door.remembers(env=env)
-    (directory / "paddock").symlink_to(door.sandbox.installation.paddock)
-    assert not door.remembers(env=env)
-    assert door.run(env=env) == 0
-    assert door.remembers(env=env)
-    assert not door.remembers()
+    assert launcher.run(env=env) == 0
+    assert launcher.remembers(env=env)
+    (directory / "paddock").symlink_to(launcher.sandbox.installation.paddock)
+    assert not launcher.remembers(env=env)
+    assert launcher.run(env=env) == 0
+    assert launcher.remembers(env=env)
+    assert not launcher.remembers()
 
 
 def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
@@ -337,8 +352,8 @@ def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
     """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too,
     until he may.
     """
-    door = Door(sandbox)
-    for memo in door.plans.iterdir() if door.plans.exists() else ():
+    launcher = Launcher(sandbox)
+    for memo in launcher.plans.iterdir() if launcher.plans.exists() else ():
         memo.unlink()
     unasked: list[Word] = [sandbox.installation.paddock, "run", "--", "true"]
     without: list[Word] = ["/usr/bin/python3", "-c", NO_NAMESPACES]
@@ -348,11 +363,11 @@ def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
 
     need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
     assert run(without).exit_code == 0
-    with door.without_python():
+    with launcher.without_python():
         assert run(without).exit_code == 0, "from memory"
         assert run([]).exit_code == 125, "here there is a better one, and Python has to say so"
     assert run([]).exit_code == 0
-    with door.without_python():
+    with launcher.without_python():
         assert run([]).exit_code == 0
 
 

@@ -256,8 +256,8 @@ def _copy_commands(target: Path, interpreter: Path) -> None:
     """The front door, the core, and the script of the Python half, which names the interpreter it
     is for.
     """
-    door = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
-    for program in (door, core_binary(), door.with_name("paddock-python")):
+    launcher = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
+    for program in (launcher, core_binary(), launcher.with_name("paddock-python")):
         content = program.read_bytes()
         if content.startswith(b"#!"):
             content = b"#!" + os.fsencode(interpreter) + content[content.index(b"\n") :]

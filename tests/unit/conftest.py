@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 # The same examples in every run, however busy the machine is.
 settings.register_profile(
@@ -19,5 +19,5 @@ settings.load_profile("paddock")
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def dirs(tmp_path: Path) -> UserDirs:
+    return UserDirs(tmp_path)

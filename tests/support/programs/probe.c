@@ -16,7 +16,7 @@ int refused(void)
     return 1;
 }
 
-int verdict(long result)
+int print_result(long result)
 {
     return result < 0 ? refused() : ok(NULL);
 }

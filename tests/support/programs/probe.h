@@ -25,6 +25,6 @@ extern const struct act exec_acts[];
 
 int ok(const char *detail);
 int refused(void); /* prints the name of errno */
-int verdict(long result);
+int print_result(long result);
 
 #endif

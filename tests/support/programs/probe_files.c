@@ -50,27 +50,27 @@ static int write_to(const char *path, int flags)
     int fd = open(path, O_WRONLY | flags, 0644);
     if (fd < 0)
         return refused();
-    return verdict(write(fd, "probe\n", 6));
+    return print_result(write(fd, "probe\n", 6));
 }
 
 static int create(int count, char **argument) { (void)count; return write_to(argument[0], O_CREAT | O_EXCL); }
 static int overwrite(int count, char **argument) { (void)count; return write_to(argument[0], 0); }
 static int append(int count, char **argument) { (void)count; return write_to(argument[0], O_APPEND); }
 static int open_truncate(int count, char **argument) { (void)count; return write_to(argument[0], O_TRUNC); }
-static int truncate_path(int count, char **argument) { (void)count; return verdict(truncate(argument[0], 0)); }
-static int unlink_path(int count, char **argument) { (void)count; return verdict(unlink(argument[0])); }
-static int rmdir_path(int count, char **argument) { (void)count; return verdict(rmdir(argument[0])); }
-static int mkdir_path(int count, char **argument) { (void)count; return verdict(mkdir(argument[0], 0755)); }
-static int mkfifo_path(int count, char **argument) { (void)count; return verdict(mkfifo(argument[0], 0644)); }
-static int symlink_path(int count, char **argument) { (void)count; return verdict(symlink(argument[0], argument[1])); }
-static int link_path(int count, char **argument) { (void)count; return verdict(link(argument[0], argument[1])); }
-static int rename_path(int count, char **argument) { (void)count; return verdict(rename(argument[0], argument[1])); }
-static int chmod_path(int count, char **argument) { (void)count; return verdict(chmod(argument[0], 0666)); }
+static int truncate_path(int count, char **argument) { (void)count; return print_result(truncate(argument[0], 0)); }
+static int unlink_path(int count, char **argument) { (void)count; return print_result(unlink(argument[0])); }
+static int rmdir_path(int count, char **argument) { (void)count; return print_result(rmdir(argument[0])); }
+static int mkdir_path(int count, char **argument) { (void)count; return print_result(mkdir(argument[0], 0755)); }
+static int mkfifo_path(int count, char **argument) { (void)count; return print_result(mkfifo(argument[0], 0644)); }
+static int symlink_path(int count, char **argument) { (void)count; return print_result(symlink(argument[0], argument[1])); }
+static int link_path(int count, char **argument) { (void)count; return print_result(link(argument[0], argument[1])); }
+static int rename_path(int count, char **argument) { (void)count; return print_result(rename(argument[0], argument[1])); }
+static int chmod_path(int count, char **argument) { (void)count; return print_result(chmod(argument[0], 0666)); }
 
 static int exchange(int count, char **argument)
 {
     (void)count;
-    return verdict(syscall(SYS_renameat2, AT_FDCWD, argument[0], AT_FDCWD, argument[1], 2u /* RENAME_EXCHANGE */));
+    return print_result(syscall(SYS_renameat2, AT_FDCWD, argument[0], AT_FDCWD, argument[1], 2u /* RENAME_EXCHANGE */));
 }
 
 static int mksocket(int count, char **argument)
@@ -79,7 +79,7 @@ static int mksocket(int count, char **argument)
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     strncpy(address.sun_path, argument[0], sizeof address.sun_path - 1);
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    return verdict(bind(fd, (struct sockaddr *)&address, sizeof address));
+    return print_result(bind(fd, (struct sockaddr *)&address, sizeof address));
 }
 
 /* A nameless file made in one directory, given a name in another: "tmpfile-link DIRECTORY NEW-NAME". */
@@ -93,7 +93,7 @@ static int tmpfile_link(int count, char **argument)
         return refused();
     char name[64];
     snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    return verdict(linkat(AT_FDCWD, name, AT_FDCWD, argument[1], AT_SYMLINK_FOLLOW));
+    return print_result(linkat(AT_FDCWD, name, AT_FDCWD, argument[1], AT_SYMLINK_FOLLOW));
 }
 
 static int execute(int count, char **argument)

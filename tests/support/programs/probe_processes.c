@@ -12,20 +12,20 @@
 
 static int send_signal(int count, char **argument)
 {
-    return verdict(kill(atoi(argument[0]), count > 1 ? atoi(argument[1]) : SIGTERM));
+    return print_result(kill(atoi(argument[0]), count > 1 ? atoi(argument[1]) : SIGTERM));
 }
 
 static int pidfd_signal(int count, char **argument)
 {
     (void)count;
     long fd = syscall(SYS_pidfd_open, atoi(argument[0]), 0);
-    return fd < 0 ? refused() : verdict(syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0));
+    return fd < 0 ? refused() : print_result(syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0));
 }
 
 static int trace(int count, char **argument)
 {
     (void)count;
-    return verdict(ptrace(PTRACE_SEIZE, atoi(argument[0]), NULL, NULL));
+    return print_result(ptrace(PTRACE_SEIZE, atoi(argument[0]), NULL, NULL));
 }
 
 /* Eight bytes at ADDRESS of another process: "vm-read PID ADDRESS". */
@@ -35,7 +35,7 @@ static int vm_read(int count, char **argument)
     char room[8];
     struct iovec here = {room, sizeof room};
     struct iovec there = {(void *)strtoull(argument[1], NULL, 0), sizeof room};
-    return verdict(process_vm_readv(atoi(argument[0]), &here, 1, &there, 1, 0));
+    return print_result(process_vm_readv(atoi(argument[0]), &here, 1, &there, 1, 0));
 }
 
 /* "proc PID NAME": open and read one byte of a file of another process. */
@@ -50,7 +50,7 @@ static int proc_file(int count, char **argument)
     if (strcmp(argument[1], "mem") == 0)
         return ok(NULL); /* address 0 is not mapped: an open descriptor is already the way in */
     char byte;
-    return verdict(read(fd, &byte, 1));
+    return print_result(read(fd, &byte, 1));
 }
 
 static int connect_to(const struct sockaddr_un *address, socklen_t length, int type)
@@ -58,7 +58,7 @@ static int connect_to(const struct sockaddr_un *address, socklen_t length, int t
     int fd = socket(AF_UNIX, type, 0);
     if (fd < 0 || connect(fd, (const struct sockaddr *)address, length) < 0)
         return refused();
-    return verdict(write(fd, "probe", 5));
+    return print_result(write(fd, "probe", 5));
 }
 
 static int abstract(int count, char **argument)
@@ -88,10 +88,10 @@ static int pair_to(char **argument, int reconnect)
     if (socketpair(AF_UNIX, atoi(argument[0]), 0, pair) < 0)
         return refused();
     if (!reconnect)
-        return verdict(sendto(pair[0], "probe", 5, 0, (struct sockaddr *)&address, sizeof address));
+        return print_result(sendto(pair[0], "probe", 5, 0, (struct sockaddr *)&address, sizeof address));
     if (connect(pair[0], (struct sockaddr *)&address, sizeof address) < 0)
         return refused();
-    return verdict(write(pair[0], "probe", 5));
+    return print_result(write(pair[0], "probe", 5));
 }
 
 static int pair_send(int count, char **argument) { (void)count; return pair_to(argument, 0); }

@@ -23,14 +23,14 @@ static int raw(int count, char **argument)
     long value[7] = {0};
     for (int i = 0; i < count && i < 7; i++)
         value[i] = number(argument[i]);
-    return verdict(syscall(value[0], value[1], value[2], value[3], value[4], value[5], value[6]));
+    return print_result(syscall(value[0], value[1], value[2], value[3], value[4], value[5], value[6]));
 }
 
 /* The same call through x32: the number carries bit 30, the architecture value stays x86_64. */
 static int x32(int count, char **argument)
 {
     (void)count;
-    return verdict(syscall(number(argument[0]) | 0x40000000L, 0, 0, 0, 0, 0, 0));
+    return print_result(syscall(number(argument[0]) | 0x40000000L, 0, 0, 0, 0, 0, 0));
 }
 
 /* The same call through the i386 entry. Addresses do not fit, so only numbers are passed. */
@@ -114,12 +114,12 @@ static int ioctl_on_terminal(int count, char **argument)
     if (slave < 0)
         return refused();
     char room[64] = {0};
-    return verdict(syscall(SYS_ioctl, slave, number(argument[0]), room));
+    return print_result(syscall(SYS_ioctl, slave, number(argument[0]), room));
 }
 
 static int make_socket(int count, char **argument)
 {
-    return verdict(socket((int)number(argument[0]), count > 1 ? (int)number(argument[1]) : SOCK_STREAM,
+    return print_result(socket((int)number(argument[0]), count > 1 ? (int)number(argument[1]) : SOCK_STREAM,
                           count > 2 ? (int)number(argument[2]) : 0));
 }
 
@@ -128,14 +128,14 @@ static int make_pair(int count, char **argument)
 {
     (void)count;
     int ends[2];
-    return verdict(socketpair((int)number(argument[0]), (int)number(argument[1]), 0, ends));
+    return print_result(socketpair((int)number(argument[0]), (int)number(argument[1]), 0, ends));
 }
 
 static int io_uring(int count, char **argument)
 {
     (void)count, (void)argument;
     char parameters[256] = {0};
-    return verdict(syscall(SYS_io_uring_setup, 4, parameters));
+    return print_result(syscall(SYS_io_uring_setup, 4, parameters));
 }
 
 static void *in_thread(void *done)

@@ -24,7 +24,7 @@ from tests.support.tester import Outcome
 from tests.support.tree import ProjectTree
 
 WORLDS = 5
-POLICIES = 4  # for each world
+POLICIES = 4  # for each random_tree
 LEAST = 500  # acts that the sandbox could decide, for each tier
 SEED = 20261115
 
@@ -44,7 +44,7 @@ OPERATIONS = {"make-directory": "make"}
 
 
 @dataclass(slots=True)
-class World:
+class RandomTree:
     """A tree that can be made again, the same each time."""
 
     root: Path
@@ -149,31 +149,40 @@ def _empty(root: Path) -> None:
         shutil.rmtree(path) if entry.is_dir(follow_symlinks=False) else path.unlink()
 
 
-def grants(world: World, choose: random.Random, *, whole: bool) -> list[str]:
+def grants(random_tree: RandomTree, choose: random.Random, *, whole: bool) -> list[str]:
     """``whole``: a copy needs the workspace to be writable."""
-    flags = ["--allow", f"{world.root}/**"] if whole else []
+    flags = ["--allow", f"{random_tree.root}/**"] if whole else []
     for directory in choose.sample(
-        world.directories, min(len(world.directories), choose.randint(1, 4))
+        random_tree.directories, min(len(random_tree.directories), choose.randint(1, 4))
     ):
         flags += [
             choose.choice(["--read", "--read", "--allow", "--allow", "-x", "--write"]),
             f"{directory}/**",
         ]
-    for file in choose.sample(world.files, 2):
+    for file in choose.sample(random_tree.files, 2):
         flags += [choose.choice(["--read", "--allow", "-x"]), str(file)]
-    flags += [choose.choice(["--read", "--allow"]), f"{world.root}/absent/**?"]
+    flags += [choose.choice(["--read", "--allow"]), f"{random_tree.root}/absent/**?"]
     if choose.random() < 0.4:
         inert = _policy(
-            world, choose.choice(["read_globs", "allow_globs"]), choose.choice(world.directories)
+            random_tree,
+            choose.choice(["read_globs", "allow_globs"]),
+            choose.choice(random_tree.directories),
         )
         flags += ["--policy", str(inert)]
-    for place in choose.sample([*world.directories[1:], *world.files], choose.randint(0, 3)):
+    for place in choose.sample(
+        [*random_tree.directories[1:], *random_tree.files], choose.randint(0, 3)
+    ):
         flags += ["--deny", f"{place}/**" if place.is_dir() else str(place)]
     if choose.random() < 0.5:
         flags += [
             "--deny",
             choose.choice(
-                ["**/.env?", "**/*.txt?", f"{world.root}/**/a?", f"{world.root}/*/.vscode?"]
+                [
+                    "**/.env?",
+                    "**/*.txt?",
+                    f"{random_tree.root}/**/a?",
+                    f"{random_tree.root}/*/.vscode?",
+                ]
             ),
         ]
     if choose.random() < 0.3:
@@ -181,9 +190,9 @@ def grants(world: World, choose: random.Random, *, whole: bool) -> list[str]:
     return flags
 
 
-def _policy(world: World, key: str, directory: Path) -> Path:
+def _policy(random_tree: RandomTree, key: str, directory: Path) -> Path:
     """A grant without execution, which no flag can say."""
-    path = world.root.parent / "policy.toml"
+    path = random_tree.root.parent / "policy.toml"
     path.write_text(
         f"[meta]\nversion = 1\n[filesystem]\n{key} = [{{ path = '{directory}/**', "
         f"execute = false }}]\n",
@@ -218,18 +227,18 @@ def compare(
     """
     copied = "--cow" in flags
     choose = random.Random(seed)
-    world = World(root=sandbox.tree.project, seed=seed)
+    random_tree = RandomTree(root=sandbox.tree.project, seed=seed)
     script = sandbox.programs.directory / "file_probe.py"
     shutil.copy(Path(__file__).parents[2] / "support" / "file_probe.py", script)
     script.chmod(0o644)
     prober: list[Word] = [reachable_interpreter(sandbox.tester)[0], "-I", script]
-    world.make(sandbox.tree)
-    cases = list(dict.fromkeys(world.cases(choose)))
+    random_tree.make(sandbox.tree)
+    cases = list(dict.fromkeys(random_tree.cases(choose)))
     control = try_all(sandbox.outside(prober, stdin=json.dumps(cases)), cases)
     found = Compared()
     for _ in range(POLICIES):
-        world.make(sandbox.tree)
-        policy = grants(world, choose, whole=copied)
+        random_tree.make(sandbox.tree)
+        policy = grants(random_tree, choose, whole=copied)
         argv = sandbox.command(prober, *policy, *flags, profile="base", journal=False)
         options = [str(word) for word in argv[2 : argv.index("--")]]
         judged = judge_all(sandbox, [*options, *judged_flags], cases)

@@ -44,7 +44,7 @@ _METHODS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Endpoint:
     """Where a client knocks: a name inside, and who judges the requests there (``route``,
     ``inspect``, ``relay``).
     """
@@ -65,23 +65,25 @@ class Play:
     way.
     """
 
-    door: Door
+    endpoint: Endpoint
     pieces: list[str]
     bodies: dict[str, str] = field(default_factory=dict)
 
     def line(self) -> str:
-        return json.dumps({"host": self.door.host, "port": self.door.port, "pieces": self.pieces})
+        return json.dumps(
+            {"host": self.endpoint.host, "port": self.endpoint.port, "pieces": self.pieces}
+        )
 
 
-def plays(seed: int, doors: list[Door], count: int) -> list[Play]:
+def plays(seed: int, endpoints: list[Endpoint], count: int) -> list[Play]:
     return [
-        _play(random.Random(f"{seed}/{number}"), doors, f"{seed}-{number}")
+        _play(random.Random(f"{seed}/{number}"), endpoints, f"{seed}-{number}")
         for number in range(count)
     ]
 
 
-def _play(chance: random.Random, doors: list[Door], name: str) -> Play:
-    play = Play(chance.choice(doors), [])
+def _play(chance: random.Random, endpoints: list[Endpoint], name: str) -> Play:
+    play = Play(chance.choice(endpoints), [])
     said = "".join(
         _request(chance, play, f"{name}-{at}") for at in range(chance.choice((1, 1, 2, 3, 4)))
     )
@@ -100,7 +102,7 @@ def _play(chance: random.Random, doors: list[Door], name: str) -> Play:
 
 def _hidden(chance: random.Random, play: Play, tag: str) -> str:
     """Something that could be read as a request, in a place where there is none."""
-    host = chance.choice((DENIED, play.door.authority))
+    host = chance.choice((DENIED, play.endpoint.authority))
     method = chance.choice(("GET", "DELETE", "POST"))
     line = chance.choice(
         (
@@ -129,12 +131,12 @@ def _body(chance: random.Random, play: Play, tag: str) -> str:
 
 
 def _request(chance: random.Random, play: Play, tag: str) -> str:
-    door = play.door
+    endpoint = play.endpoint
     odd = chance.random() < 0.4
     method = chance.choice(_METHODS)
     target = f"/r/{tag}"
     version = "HTTP/1.1" if chance.random() < 0.9 else "HTTP/1.0"
-    headers = [f"Host: {door.authority}"]
+    headers = [f"Host: {endpoint.authority}"]
     body = _body(chance, play, tag) if chance.random() < 0.6 else ""
     said = body
     if body and chance.random() < 0.3:
@@ -167,12 +169,12 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                     )
                 )
             case 1:
-                target = f"http://{chance.choice((door.authority, DENIED))}/r/{tag}"
+                target = f"http://{chance.choice((endpoint.authority, DENIED))}/r/{tag}"
             case 2:
                 headers[0] = chance.choice(
                     (
                         f"Host: {DENIED}",
-                        f"host:{door.authority.upper()}",
+                        f"host:{endpoint.authority.upper()}",
                         f"X-Host: {DENIED}",
                         "Host:",
                     )

@@ -23,7 +23,7 @@ from tests.system.network.protocol import (
     DENIED,
     KINDS,
     Acted,
-    Door,
+    Endpoint,
     Play,
     Upstream,
     plays,
@@ -48,12 +48,12 @@ def seeds() -> list[int]:
     return [*kept(), *(CHANCE.randrange(1 << 32) for _ in range(LEVEL))]
 
 
-def doors(served: dict[str, list[Upstream]]) -> list[Door]:
+def endpoints(served: dict[str, list[Upstream]]) -> list[Endpoint]:
     found = [
-        Door(host=f"{kind}.paddock.internal", port=80, way="route", kind=kind) for kind in KINDS
+        Endpoint(host=f"{kind}.paddock.internal", port=80, way="route", kind=kind) for kind in KINDS
     ]
     for (way, kind), host in _NAMES.items():
-        found.append(Door(host=host, port=served[kind][1].port, way=way, kind=kind))
+        found.append(Endpoint(host=host, port=served[kind][1].port, way=way, kind=kind))
     return found
 
 
@@ -142,7 +142,7 @@ def test_a_server_acts_on_the_judged_request(
     key.chmod(0o600)
     full.tester.give(key)
     with upstreams(tmp_path_factory.mktemp("protocol"), 2) as served:
-        played = plays(seed, doors(served), CONNECTIONS)
+        played = plays(seed, endpoints(served), CONNECTIONS)
         script = full.tree.put(
             full.tree.project / "script", "".join(f"{play.line()}\n" for play in played)
         )
@@ -162,6 +162,8 @@ def test_a_server_acts_on_the_judged_request(
         for status in (200, 400, 403):
             assert answered.count(status) > CONNECTIONS // 10, f"it is alive, and says no: {status}"
         ways = {
-            play.door.way for play, one in zip(played, told, strict=True) if 200 in one["statuses"]
+            play.endpoint.way
+            for play, one in zip(played, told, strict=True)
+            if 200 in one["statuses"]
         }
         assert ways == {"route", "inspect", "relay"}

@@ -281,7 +281,7 @@ class Case:
             return (now[1], now[3]) == (wanted[1], wanted[3]) and now[2] in (before[2], wanted[2])
         return now == wanted
 
-    def verdict(self) -> list[str]:
+    def differences(self) -> list[str]:
         wrong = []
         now: Tree
         upper: Tree
@@ -315,7 +315,7 @@ def whole(case: Case) -> list[str]:
     outcome = case.apply()
     return [
         f"left: {c.path}: {c.reason}" for c in outcome.left if c.obstacle is not Obstacle.SPECIAL
-    ] + case.verdict()
+    ] + case.differences()
 
 
 def parts(case: Case) -> list[str]:

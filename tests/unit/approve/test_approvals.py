@@ -20,7 +20,7 @@ from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.approve.remember_answer import keep, tool_for
 from paddock.core.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 
 class Recorded:
@@ -33,9 +33,9 @@ class Recorded:
         return self._decide(question)
 
 
-def answers(desk: Approvals, *questions: ToolQuestion) -> list[tuple[Verdict, str]]:
+def answers(approvals: Approvals, *questions: ToolQuestion) -> list[tuple[Verdict, str]]:
     async def asked() -> list[tuple[Verdict, str]]:
-        return [await desk.ask(one) for one in questions]
+        return [await approvals.ask(one) for one in questions]
 
     return asyncio.run(asked())
 
@@ -44,8 +44,8 @@ def test_answer_once_is_valid_once_and_deny_denies() -> None:
     decide = Recorded(
         lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY
     )
-    with Approvals(Callback(decide)) as desk:
-        said = answers(desk, tool(), tool(), tool(subject=("git", "push")))
+    with Approvals(Callback(decide)) as approvals:
+        said = answers(approvals, tool(), tool(), tool(subject=("git", "push")))
     assert said == [(Verdict.ONCE, "callback")] * 2 + [(Verdict.DENY, "callback")]
     assert len({one.id for one in decide.seen}) == 3
 
@@ -58,8 +58,8 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
         tool(tool="zsh"),
         tool(subject=("git status",)),
     ]
-    with Approvals(Callback(decide)) as desk:
-        said = answers(desk, tool(), tool(lines=("git  status",)), *other)
+    with Approvals(Callback(decide)) as approvals:
+        said = answers(approvals, tool(), tool(lines=("git  status",)), *other)
     assert said == [
         (Verdict.SESSION, "callback"),
         (Verdict.SESSION, REMEMBERED),
@@ -69,16 +69,16 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
 
 def test_a_call_without_a_subject_is_asked_about_every_time() -> None:
     decide = Recorded(lambda question: Verdict.SESSION)
-    with Approvals(Callback(decide)) as desk:
-        answers(desk, tool(subject=()), tool(subject=()))
+    with Approvals(Callback(decide)) as approvals:
+        answers(approvals, tool(subject=()), tool(subject=()))
     assert len(decide.seen) == 2
 
 
 def test_a_call_without_an_approver_is_denied() -> None:
-    with Approvals(None) as desk:
-        assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
-    with Approvals(DenyAll()) as desk:
-        assert answers(desk, tool()) == [(Verdict.DENY, "deny-all")]
+    with Approvals(None) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.DENY, NOBODY)]
+    with Approvals(DenyAll()) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.DENY, "deny-all")]
 
 
 class Dying:
@@ -88,18 +88,18 @@ class Dying:
 
 
 def test_an_approver_that_dies_denies_what_is_open_and_all_that_comes() -> None:
-    with Approvals(Dying()) as desk:
-        assert answers(desk, tool(), tool()) == [(Verdict.DENY, NOBODY)] * 2
-        assert str(desk.failure) == "lost"
+    with Approvals(Dying()) as approvals:
+        assert answers(approvals, tool(), tool()) == [(Verdict.DENY, NOBODY)] * 2
+        assert str(approvals.failure) == "lost"
 
 
 def test_a_callback_that_raises_or_returns_nonsense_denies() -> None:
     callback = Callback(lambda question: 1 / 0)  # type: ignore[arg-type,return-value]
-    with Approvals(callback) as desk:
-        assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
+    with Approvals(callback) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.DENY, "callback")]
     assert isinstance(callback.failure, ZeroDivisionError)
-    with Approvals(Callback(lambda question: True)) as desk:  # type: ignore[arg-type,return-value]
-        assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
+    with Approvals(Callback(lambda question: True)) as approvals:  # type: ignore[arg-type,return-value]
+        assert answers(approvals, tool()) == [(Verdict.DENY, "callback")]
 
 
 def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
@@ -110,8 +110,8 @@ def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
             assert asyncio.get_running_loop() is here
             return Verdict.ONCE
 
-        with Approvals(Callback(decide, loop=here)) as desk:
-            return await desk.ask(tool())
+        with Approvals(Callback(decide, loop=here)) as approvals:
+            return await approvals.ask(tool())
 
     assert asyncio.run(asked()) == (Verdict.ONCE, "callback")
 
@@ -120,8 +120,8 @@ def test_a_question_that_times_out_is_denied_and_withdrawn() -> None:
     never = threading.Event()
     with Approvals(
         Callback(lambda question: Verdict.ONCE if never.wait() else Verdict.DENY)
-    ) as desk:
-        assert answers(desk, tool(timeout_s=0.01)) == [(Verdict.DENY, TIMEOUT)]
+    ) as approvals:
+        assert answers(approvals, tool(timeout_s=0.01)) == [(Verdict.DENY, TIMEOUT)]
         never.set()
 
 
@@ -144,8 +144,8 @@ def test_a_cancelled_caller_withdraws_its_question() -> None:
     watching = Watching()
 
     async def asked() -> None:
-        with Approvals(watching) as desk:
-            asking = asyncio.create_task(desk.ask(tool()))
+        with Approvals(watching) as approvals:
+            asking = asyncio.create_task(approvals.ask(tool()))
             await asyncio.to_thread(watching.came.wait)
             asking.cancel()
             await asyncio.wait([asking])
@@ -159,8 +159,8 @@ def test_closing_denies_what_is_open() -> None:
     watching = Watching()
 
     async def asked() -> tuple[Verdict, str]:
-        with Approvals(watching) as desk:
-            asking = asyncio.create_task(desk.ask(tool()))
+        with Approvals(watching) as approvals:
+            asking = asyncio.create_task(approvals.ask(tool()))
             await asyncio.to_thread(watching.came.wait)
         return await asking
 
@@ -172,9 +172,9 @@ def test_concurrent_questions_get_their_own_answers() -> None:
         def decide(question: ToolQuestion) -> Verdict:
             return Verdict.ONCE if int(question.subject[1]) % 2 else Verdict.DENY
 
-        with Approvals(Callback(decide)) as desk:
+        with Approvals(Callback(decide)) as approvals:
             return await asyncio.gather(
-                *(desk.ask(tool(subject=("n", str(n)))) for n in range(200))
+                *(approvals.ask(tool(subject=("n", str(n)))) for n in range(200))
             )
 
     assert [verdict is Verdict.ONCE for verdict, _ in asyncio.run(asked())] == [
@@ -185,9 +185,9 @@ def test_concurrent_questions_get_their_own_answers() -> None:
 def test_redaction_hides_no_executed_text_in_a_question() -> None:
     decide = Recorded(lambda question: Verdict.DENY)
     key = ("BEGIN RSA PRIVATE KEY", "END RSA PRIVATE KEY")
-    with Approvals(Callback(decide)) as desk:
+    with Approvals(Callback(decide)) as approvals:
         answers(
-            desk,
+            approvals,
             tool(lines=(f": '-----{key[0]}-----'; evil; : '-----{key[1]}-----'",)),
             tool(lines=("echo \\", "--token", "evil")),
             tool(lines=("exec -a token: ./evil1",)),
@@ -209,8 +209,8 @@ def test_shown_command_has_no_secret_and_remembered_rule_is_exact() -> None:
         diff=f"+password: {hidden}",
         reason=hidden,
     )
-    with Approvals(Callback(decide), redactor=Redactor([hidden])) as desk:
-        answers(desk, question)
+    with Approvals(Callback(decide), redactor=Redactor([hidden])) as approvals:
+        answers(approvals, question)
     (seen,) = decide.seen
     assert hidden not in str((seen.lines, seen.diff, seen.reason))
     assert "abc123" not in seen.lines[0]
@@ -218,20 +218,20 @@ def test_shown_command_has_no_secret_and_remembered_rule_is_exact() -> None:
     assert seen.subject == question.subject
 
 
-def test_an_answer_for_good_covers_the_same_call_only(world: World) -> None:
-    keep(tool_for(tool(), world.origin), world.origin)
-    with Approvals(DenyAll(), origin=world.origin) as desk:
-        assert answers(desk, tool()) == [(Verdict.SESSION, ALWAYS)]
+def test_an_answer_for_good_covers_the_same_call_only(dirs: UserDirs) -> None:
+    keep(tool_for(tool(), dirs.origin), dirs.origin)
+    with Approvals(DenyAll(), origin=dirs.origin) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.SESSION, ALWAYS)]
         others = [
             tool(subject=("git", "status", ";", "rm")),
             tool(cwd="/v"),
             tool(tool="zsh"),
             tool(subject=()),
         ]
-        assert answers(desk, *others) == [(Verdict.DENY, "deny-all")] * 4
-    world.user("approved.toml", "nonsense")
-    with Approvals(DenyAll(), origin=world.origin) as desk:
-        assert answers(desk, tool()) == [(Verdict.DENY, "deny-all")]
+        assert answers(approvals, *others) == [(Verdict.DENY, "deny-all")] * 4
+    dirs.user("approved.toml", "nonsense")
+    with Approvals(DenyAll(), origin=dirs.origin) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.DENY, "deny-all")]
 
 
 class Forwarding:
@@ -256,12 +256,12 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
         other = threading.Thread(target=Callback(decide).serve, args=(SocketInbox(theirs),))
         other.start()
         asked = tool(lines=("a\nb", "\udcff"), diff="+x\n-y", rule=None)
-        with Approvals(Forwarding(ours)) as desk:
+        with Approvals(Forwarding(ours)) as approvals:
             others = [
                 tool(tool="write_file", subject=("/w/x",)),
                 tool(cwd="/v", lines=("x" * 70_000,)),
             ]
-            said = answers(desk, asked, asked, *others)
+            said = answers(approvals, asked, asked, *others)
         ours.shutdown(socket.SHUT_RDWR)
         other.join()
     assert said == [
@@ -284,7 +284,7 @@ def test_a_diff_that_is_too_long_is_cut_and_says_so() -> None:
 
 
 def test_the_end_of_the_other_process_denies() -> None:
-    with connected() as (core, inbox), Approvals(Forwarding(core.line)) as desk:
+    with connected() as (core, inbox), Approvals(Forwarding(core.line)) as approvals:
         core.line.settimeout(None)
 
         def hang_up() -> None:
@@ -293,7 +293,7 @@ def test_the_end_of_the_other_process_denies() -> None:
 
         other = threading.Thread(target=hang_up)
         other.start()
-        assert answers(desk, tool(), tool()) == [(Verdict.DENY, NOBODY)] * 2
+        assert answers(approvals, tool(), tool()) == [(Verdict.DENY, NOBODY)] * 2
         other.join()
 
 
@@ -301,17 +301,17 @@ def test_without_a_forwarded_approver_everything_is_denied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("paddock.approve.server_socket.server_dir", lambda uid: str(tmp_path))
-    with Approvals(Server()) as desk:
-        assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
-        assert isinstance(desk.failure, FileNotFoundError)
+    with Approvals(Server()) as approvals:
+        assert answers(approvals, tool()) == [(Verdict.DENY, NOBODY)]
+        assert isinstance(approvals.failure, FileNotFoundError)
     script = (
         "import asyncio; from paddock.approve import ToolQuestion; "
         "from paddock.approve.approvals import Approvals;"
         "from paddock.approve.forwarded import AtTerminal\n"
-        "with Approvals(AtTerminal()) as desk:\n"
+        "with Approvals(AtTerminal()) as approvals:\n"
         "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', "
         "rule=None, reason=None)\n"
-        "    print(asyncio.run(desk.ask(question)))"
+        "    print(asyncio.run(approvals.ask(question)))"
     )
     said = subprocess.run(
         [sys.executable, "-c", script], start_new_session=True, capture_output=True, text=True

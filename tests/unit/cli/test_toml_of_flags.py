@@ -19,8 +19,8 @@ from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import ungrouped
 from paddock.policy.model import Tier
 from paddock.policy.render import FLAGS_NOTE, to_toml
-from tests.unit.plan.worlds import FULL, HOST
-from tests.unit.policy.world import World
+from tests.unit.plan.plan_inputs import FULL, HOST
+from tests.unit.policy.user_dirs import UserDirs
 
 # One line for each flag, by the name argparse keeps it under; a flag without a line fails the first
 # test.
@@ -97,10 +97,10 @@ def parser() -> Parser:
     return made
 
 
-def plan_of(world: World, arguments: list[str], machine: Host = HOST) -> tuple[Plan, str]:
+def plan_of(dirs: UserDirs, arguments: list[str], machine: Host = HOST) -> tuple[Plan, str]:
     options: argparse.Namespace = parser().parse_args(arguments)
-    policy = world.load(replace(request_of(options, command=None), trust_required=False))
-    host = replace(machine, cwd=str(world.work), home=str(world.home))
+    policy = dirs.load(replace(request_of(options, command=None), trust_required=False))
+    host = replace(machine, cwd=str(dirs.work), home=str(dirs.home))
     return compile_plan(policy, host), to_toml(policy)
 
 
@@ -136,14 +136,14 @@ def test_every_flag_has_its_line() -> None:
 
 
 @pytest.mark.parametrize("line", [line for lines in CASES.values() for line in lines])
-def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) -> None:
+def test_the_toml_of_flags_compiles_to_the_same_plan(dirs: UserDirs, line: str) -> None:
     machine = FULL if any(flag in line for flag in NEED_FULL) else HOST
-    policy = world.file("given.toml", POLICY + ROUTE if "-endpoint" in line else POLICY)
-    plan, text = plan_of(world, shlex.split(line.format(policy=policy)), machine)
-    written = world.file("written.toml", text)
+    policy = dirs.file("given.toml", POLICY + ROUTE if "-endpoint" in line else POLICY)
+    plan, text = plan_of(dirs, shlex.split(line.format(policy=policy)), machine)
+    written = dirs.file("written.toml", text)
     first = text.partition("\n")[0]
     flags = shlex.split(first.removeprefix(FLAGS_NOTE)) if first.startswith("#") else []
-    again, text_again = plan_of(world, ["--policy", str(written), *flags], machine)
+    again, text_again = plan_of(dirs, ["--policy", str(written), *flags], machine)
     if plan.tier is Tier.LANDLOCK:
         assert essence(again) == essence(plan)
     else:
@@ -168,7 +168,7 @@ def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) ->
     ],
 )
 def test_flags_without_a_policy_key_are_named_in_a_comment(
-    world: World, line: str, flags: str
+    dirs: UserDirs, line: str, flags: str
 ) -> None:
-    _, text = plan_of(world, line.split())
+    _, text = plan_of(dirs, line.split())
     assert text.startswith(f"{FLAGS_NOTE} {flags}\n" if flags else "[meta]\n")

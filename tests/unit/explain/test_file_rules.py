@@ -14,7 +14,7 @@ from paddock.host.facts import Host
 from paddock.plan import compile_plan
 from paddock.plan.plan import Plan
 from paddock.policy.model import Access, Sourced, Switch
-from tests.unit.plan.worlds import FULL, HOST, builtin, deny, files, grant, policy, source
+from tests.unit.plan.plan_inputs import FULL, HOST, builtin, deny, files, grant, policy, source
 
 
 @pytest.fixture(name="ws")

@@ -16,7 +16,7 @@ from paddock.explain.observer import ObservedCall, read, refusal, serve
 from paddock.explain.read_plan import plan_of
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
-from tests.unit.plan.worlds import FULL, HOST, files, grant, policy
+from tests.unit.plan.plan_inputs import FULL, HOST, files, grant, policy
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 EXAMPLES = json.loads((SCHEMA / "examples" / "companion.json").read_text())

@@ -9,7 +9,7 @@ import pytest
 from paddock.explain.unlistable import lost_in_plan, lost_in_policy
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
-from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
+from tests.unit.plan.plan_inputs import FULL, HOST, deny, files, grant, policy
 
 
 @pytest.mark.parametrize("access", [Access.READ, Access.ALLOW])

@@ -18,52 +18,52 @@ from paddock.policy import Origin
 from paddock.policy.trust.trusted_list import TrustedList
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import Tree, follow
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 
 @pytest.fixture(autouse=True)
-def bare_machine(world: World) -> None:
+def bare_machine(dirs: UserDirs) -> None:
     """Nobody's variables, and no program at all."""
-    world.environ.clear()
-    world.environ["PATH"] = str(world.root / "bin")
+    dirs.environ.clear()
+    dirs.environ["PATH"] = str(dirs.root / "bin")
 
 
-def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
-    trees = tuple(Tree(path=path) for path in (str(world.work), *reach))
+def found(dirs: UserDirs, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
+    trees = tuple(Tree(path=path) for path in (str(dirs.work), *reach))
     reachable = WritableHistory(trees=trees)
-    return discover([group], world.origin, reachable, registry_snapshot(), etc=str(world.system))[
+    return discover([group], dirs.origin, reachable, registry_snapshot(), etc=str(dirs.system))[
         group
     ]
 
 
-def hosts(world: World, group: str) -> list[str]:
+def hosts(dirs: UserDirs, group: str) -> list[str]:
     """Each with the file it comes from, without the way there."""
     return [
-        f"{one.value} {str(one.source).removeprefix(f'{world.root}/')}"
-        for one in found(world, group).hosts
+        f"{one.value} {str(one.source).removeprefix(f'{dirs.root}/')}"
+        for one in found(dirs, group).hosts
     ]
 
 
-def program(world: World, name: str, real: str) -> None:
+def program(dirs: UserDirs, name: str, real: str) -> None:
     """A command on the PATH that leads to where it is installed."""
-    installed = world.write(world.root / real, "")
+    installed = dirs.write(dirs.root / real, "")
     installed.chmod(0o755)
-    link = world.root / "bin" / name
+    link = dirs.root / "bin" / name
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(installed)
 
 
-def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
-    world.environ["PIP_EXTRA_INDEX_URL"] = (
+def test_pips_settings_and_variables_replace_its_default(dirs: UserDirs) -> None:
+    dirs.environ["PIP_EXTRA_INDEX_URL"] = (
         "https://me:secret@extra.example/simple http://b.example:8080/x"
     )
-    world.write(
-        world.home / ".config/pip/pip.conf",
+    dirs.write(
+        dirs.home / ".config/pip/pip.conf",
         "[global]\nindex-url = https://mirror.example/simple\n# index-url = https://not.example\n"
         "extra-index-url =\n    https://one.example/simple\n    https://two.example/simple\n"
         "timeout = 3\n",
     )
-    assert hosts(world, "pypi") == [
+    assert hosts(dirs, "pypi") == [
         "mirror.example home/.config/pip/pip.conf:2",
         "extra.example $PIP_EXTRA_INDEX_URL",
         "b.example:8080 $PIP_EXTRA_INDEX_URL",
@@ -73,18 +73,18 @@ def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
     ]
 
 
-def test_pips_default_index_is_read_from_pip(world: World) -> None:
+def test_pips_default_index_is_read_from_pip(dirs: UserDirs) -> None:
     from pip._internal.models.index import PyPI
 
-    registry = found(world, "pypi")
+    registry = found(dirs, "pypi")
     assert {one.value.host for one in registry.hosts} == {PyPI.netloc, PyPI.file_storage_domain}
     assert all("/pip" in one.source.file for one in registry.hosts)
 
 
-def test_uv_names_its_index_in_its_own_file(world: World) -> None:
+def test_uv_names_its_index_in_its_own_file(dirs: UserDirs) -> None:
     text = '[[index]]\nname = "corp"\nurl = "https://uv.example/simple"\ndefault = true\n'
-    world.write(world.home / ".config/uv/uv.toml", text)
-    assert "uv.example home/.config/uv/uv.toml:3" in hosts(world, "pypi")
+    dirs.write(dirs.home / ".config/uv/uv.toml", text)
+    assert "uv.example home/.config/uv/uv.toml:3" in hosts(dirs, "pypi")
 
 
 NPM_OWN = (
@@ -93,54 +93,54 @@ NPM_OWN = (
 )
 
 
-def test_npms_default_is_what_it_was_installed_with(world: World) -> None:
-    program(world, "npm", "opt/node/lib/node_modules/npm/bin/npm-cli.js")
+def test_npms_default_is_what_it_was_installed_with(dirs: UserDirs) -> None:
+    program(dirs, "npm", "opt/node/lib/node_modules/npm/bin/npm-cli.js")
     own = "opt/node/lib/node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js"
-    world.write(world.root / own, NPM_OWN)
-    assert hosts(world, "npm") == [f"default.example {own}:4"]
-    world.write(
-        world.home / ".npmrc",
+    dirs.write(dirs.root / own, NPM_OWN)
+    assert hosts(dirs, "npm") == [f"default.example {own}:4"]
+    dirs.write(
+        dirs.home / ".npmrc",
         "@corp:registry=https://corp.example/npm/\n//corp.example/npm/:_authToken=x\n",
     )
-    assert hosts(world, "npm") == ["corp.example home/.npmrc:1", f"default.example {own}:4"]
-    world.write(world.root / "opt/node/etc/npmrc", "registry = https://mirror.example/\n")
-    assert set(hosts(world, "npm")) == {
+    assert hosts(dirs, "npm") == ["corp.example home/.npmrc:1", f"default.example {own}:4"]
+    dirs.write(dirs.root / "opt/node/etc/npmrc", "registry = https://mirror.example/\n")
+    assert set(hosts(dirs, "npm")) == {
         "corp.example home/.npmrc:1",
         "mirror.example opt/node/etc/npmrc:1",
     }
 
 
-def test_go_uses_the_first_setting_in_its_order(world: World) -> None:
-    program(world, "go", "opt/go/bin/go")
-    world.write(
-        world.root / "opt/go/go.env",
+def test_go_uses_the_first_setting_in_its_order(dirs: UserDirs) -> None:
+    program(dirs, "go", "opt/go/bin/go")
+    dirs.write(
+        dirs.root / "opt/go/go.env",
         "# x\nGOPROXY=https://a.example|https://b.example/m,direct\nGOSUMDB=sum.example\n",
     )
-    assert hosts(world, "go") == [
+    assert hosts(dirs, "go") == [
         "a.example opt/go/go.env:2",
         "b.example opt/go/go.env:2",
         "sum.example opt/go/go.env:3",
     ]
-    world.write(world.home / ".config/go/env", "GOPROXY=https://mirror.example\nGOSUMDB=off\n")
-    assert hosts(world, "go") == ["mirror.example home/.config/go/env:1"]
-    world.environ.update(
+    dirs.write(dirs.home / ".config/go/env", "GOPROXY=https://mirror.example\nGOSUMDB=off\n")
+    assert hosts(dirs, "go") == ["mirror.example home/.config/go/env:1"]
+    dirs.environ.update(
         GOPROXY="https://now.example", GOSUMDB="key.example+abc https://sums.example"
     )
-    assert hosts(world, "go") == ["now.example $GOPROXY", "sums.example $GOSUMDB"]
+    assert hosts(dirs, "go") == ["now.example $GOPROXY", "sums.example $GOSUMDB"]
 
 
-def test_cargo_fetched_from_somewhere_before(world: World) -> None:
-    index = world.home / ".cargo/registry/index/index.example-6f17d22bba15001f"
-    world.write(
+def test_cargo_fetched_from_somewhere_before(dirs: UserDirs) -> None:
+    index = dirs.home / ".cargo/registry/index/index.example-6f17d22bba15001f"
+    dirs.write(
         index / "config.json",
         '{"dl": "https://files.example/crates", "api": "https://index.example:443"}',
     )
-    world.write(
-        world.home / ".cargo/config.toml",
+    dirs.write(
+        dirs.home / ".cargo/config.toml",
         '[registries.corp]\nindex = "sparse+https://corp.example/i/"\n',
     )
     named = "home/.cargo/registry/index/index.example-6f17d22bba15001f"
-    assert hosts(world, "crates") == [
+    assert hosts(dirs, "crates") == [
         "corp.example home/.cargo/config.toml:2",
         f"index.example {named}",
         f"files.example {named}/config.json:1",
@@ -148,18 +148,18 @@ def test_cargo_fetched_from_somewhere_before(world: World) -> None:
     ]
 
 
-def test_apts_sources_in_both_of_its_formats(world: World) -> None:
-    world.etc(
+def test_apts_sources_in_both_of_its_formats(dirs: UserDirs) -> None:
+    dirs.etc(
         "apt/sources.list",
         "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n"
         "#deb http://no.example y z\n",
     )
-    world.etc(
+    dirs.etc(
         "apt/sources.list.d/b.sources",
         "Types: deb\n# http://no.example\nURIs: http://b.example/debian\n  https://c.example\n",
     )
-    world.etc("apt/sources.list.d/off.list.disabled", "deb http://no.example x main\n")
-    assert hosts(world, "debian") == [
+    dirs.etc("apt/sources.list.d/off.list.disabled", "deb http://no.example x main\n")
+    assert hosts(dirs, "debian") == [
         "a.example etc/apt/sources.list:1",
         "b.example etc/apt/sources.list.d/b.sources:3",
         "c.example etc/apt/sources.list.d/b.sources:4",
@@ -191,59 +191,59 @@ LOCKS = [
 
 @pytest.mark.parametrize(("group", "name", "text", "line"), LOCKS)
 def test_a_writable_policy_counts_only_once_a_person_agreed(
-    world: World, group: str, name: str, text: str, line: int, monkeypatch: pytest.MonkeyPatch
+    dirs: UserDirs, group: str, name: str, text: str, line: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = world.write(world.work / name, text)
-    before = found(world, group)
+    lock = dirs.write(dirs.work / name, text)
+    before = found(dirs, group)
     assert "lock.example" not in {one.value.host for one in before.hosts}
     assert [str(one.source) for one in before.untrusted] == [f"{lock}:{line}"]
     assert [str(one.value) for one in named_in(str(lock)) or ()] == ["lock.example"]
-    agree(world, lock, monkeypatch)
-    after = found(world, group)
+    agree(dirs, lock, monkeypatch)
+    after = found(dirs, group)
     assert f"{lock}:{line}" in [str(one.source) for one in after.hosts]
     assert after.untrusted == ()
 
 
-def agree(world: World, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def agree(dirs: UserDirs, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`paddock trust FILE`, as this person."""
-    monkeypatch.setattr(Origin, "of_process", classmethod(lambda cls: world.origin))
+    monkeypatch.setattr(Origin, "of_process", classmethod(lambda cls: dirs.origin))
     assert trust_command.execute([str(path)]) == 0
-    world.trusted = TrustedList.read(world.origin.state_dir, world.origin.uid)
+    dirs.trusted = TrustedList.read(dirs.origin.state_dir, dirs.origin.uid)
 
 
 def test_a_host_that_is_added_later_has_to_be_agreed_to_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    dirs: UserDirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n')
-    agree(world, lock, monkeypatch)
-    world.write(lock, '  resolved "https://a.example/y"\n  resolved "https://evil.example/x"\n')
-    registry = found(world, "npm")
+    lock = dirs.write(dirs.work / "yarn.lock", '  resolved "https://a.example/x"\n')
+    agree(dirs, lock, monkeypatch)
+    dirs.write(lock, '  resolved "https://a.example/y"\n  resolved "https://evil.example/x"\n')
+    registry = found(dirs, "npm")
     assert [str(one.value) for one in registry.hosts] == ["a.example"]
     assert [str(one.value) for one in registry.untrusted] == ["evil.example"]
 
 
-def test_an_agreement_is_for_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agreement_is_for_one_file(dirs: UserDirs, monkeypatch: pytest.MonkeyPatch) -> None:
     agree(
-        world,
-        world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n'),
+        dirs,
+        dirs.write(dirs.work / "yarn.lock", '  resolved "https://a.example/x"\n'),
         monkeypatch,
     )
-    world.write(world.work / "package-lock.json", '"resolved": "https://a.example/x"\n')
-    (world.work / "yarn.lock").unlink()
-    assert found(world, "npm").hosts == ()
+    dirs.write(dirs.work / "package-lock.json", '"resolved": "https://a.example/x"\n')
+    (dirs.work / "yarn.lock").unlink()
+    assert found(dirs, "npm").hosts == ()
 
 
-def test_the_persons_own_file_counts_only_while_no_command_can_write_it(world: World) -> None:
-    world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
-    assert found(world, "npm").hosts
-    assert found(world, "npm", reach=(str(world.home),)).hosts == ()
+def test_the_persons_own_file_counts_only_while_no_command_can_write_it(dirs: UserDirs) -> None:
+    dirs.write(dirs.home / ".npmrc", "registry=https://mirror.example/\n")
+    assert found(dirs, "npm").hosts
+    assert found(dirs, "npm", reach=(str(dirs.home),)).hosts == ()
 
 
-def test_a_link_into_the_workspace_is_the_workspaces(world: World) -> None:
-    planted = world.write(world.work / "planted", "registry=https://evil.example/\n")
-    (world.home / ".npmrc").symlink_to(planted)
-    assert follow(str(world.home / ".npmrc")).end.path == str(planted)
-    registry = found(world, "npm")
+def test_a_link_into_the_workspace_is_the_workspaces(dirs: UserDirs) -> None:
+    planted = dirs.write(dirs.work / "planted", "registry=https://evil.example/\n")
+    (dirs.home / ".npmrc").symlink_to(planted)
+    assert follow(str(dirs.home / ".npmrc")).end.path == str(planted)
+    registry = found(dirs, "npm")
     assert (registry.hosts, len(registry.untrusted)) == ((), 1)
 
 
@@ -259,37 +259,37 @@ def test_a_link_into_the_workspace_is_the_workspaces(world: World) -> None:
         "registry=${NOPE}\n",
     ],
 )
-def test_an_invalid_or_unreachable_host_is_not_found(world: World, text: str) -> None:
-    world.write(world.home / ".npmrc", text)
-    assert found(world, "npm").hosts == ()
+def test_an_invalid_or_unreachable_host_is_not_found(dirs: UserDirs, text: str) -> None:
+    dirs.write(dirs.home / ".npmrc", text)
+    assert found(dirs, "npm").hosts == ()
 
 
-def test_every_file_that_was_read_is_an_input_of_the_plan(world: World) -> None:
-    world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
+def test_every_file_that_was_read_is_an_input_of_the_plan(dirs: UserDirs) -> None:
+    dirs.write(dirs.home / ".npmrc", "registry=https://mirror.example/\n")
     looked = registry_snapshot()
-    discover(["npm", "debian"], world.origin, WritableHistory(), looked, etc=str(world.system))
-    assert looked.files[str(world.home / ".npmrc")] is not None
+    discover(["npm", "debian"], dirs.origin, WritableHistory(), looked, etc=str(dirs.system))
+    assert looked.files[str(dirs.home / ".npmrc")] is not None
     for absent in (
-        world.work / "package-lock.json",
-        world.work / ".npmrc",
-        world.system / "apt/sources.list.d",
+        dirs.work / "package-lock.json",
+        dirs.work / ".npmrc",
+        dirs.system / "apt/sources.list.d",
     ):
         assert looked.files[str(absent)] is None
 
 
-def test_a_file_that_can_not_be_read_is_an_error(world: World) -> None:
-    os.mkfifo(world.work / "yarn.lock")
+def test_a_file_that_can_not_be_read_is_an_error(dirs: UserDirs) -> None:
+    os.mkfifo(dirs.work / "yarn.lock")
     with pytest.raises(PolicyError, match="not a regular file, and a package manager reads it"):
-        found(world, "npm")
+        found(dirs, "npm")
 
 
 @pytest.mark.parametrize(
     "text", ["\n", " ", '"', "[", 'url="\n', "PyPI = PackageIndex(\n"], ids=repr
 )
-def test_two_megabytes_of_anything_are_read_in_linear_time(world: World, text: str) -> None:
+def test_two_megabytes_of_anything_are_read_in_linear_time(dirs: UserDirs, text: str) -> None:
     """A command may write these files, and each start reads them."""
     for name, _ in _FORMATS:
-        path = world.write(world.work / name, text * (2_000_000 // len(text)))
+        path = dirs.write(dirs.work / name, text * (2_000_000 // len(text)))
         before = time.process_time()
         assert named_in(str(path)) == ()
         assert time.process_time() - before < 2, name
@@ -299,11 +299,11 @@ def test_two_megabytes_of_anything_are_read_in_linear_time(world: World, text: s
         assert time.process_time() - before < 2, pattern
 
 
-def test_a_lock_file_with_many_packages_is_read_in_linear_time(world: World) -> None:
+def test_a_lock_file_with_many_packages_is_read_in_linear_time(dirs: UserDirs) -> None:
     lines = (f'resolved "https://r.example/{number}"\n' for number in range(20_000))
-    path = world.write(world.work / "yarn.lock", "".join(lines))
+    path = dirs.write(dirs.work / "yarn.lock", "".join(lines))
     before = time.process_time()
-    read = found(world, "npm")
+    read = found(dirs, "npm")
     assert time.process_time() - before < 4
     assert [str(one.value) for one in read.untrusted] == ["r.example"]
     named = named_in(str(path))

@@ -50,9 +50,9 @@ def edit(journal: Journal, name: str, change: dict[int, str | None]) -> None:
 
 
 def test_an_untouched_chain_over_two_days_is_whole(journal: Journal) -> None:
-    verdict = verify(journal)
-    assert verdict.sound
-    assert (verdict.events, verdict.first_seq) == (7, 1)
+    chain = verify(journal)
+    assert chain.sound
+    assert (chain.events, chain.first_seq) == (7, 1)
 
 
 def test_an_edited_line_is_found(journal: Journal) -> None:
@@ -103,9 +103,9 @@ def test_an_edit_at_the_end_of_a_day_is_found_from_the_next(journal: Journal) ->
 def test_old_days_may_be_cleaned_up_and_that_is_visible(journal: Journal) -> None:
     """C-097"""
     (journal.dir / "2026-11-14.jsonl").unlink()
-    verdict = verify(journal)
-    assert verdict.sound
-    assert verdict.first_seq == 4
+    chain = verify(journal)
+    assert chain.sound
+    assert chain.first_seq == 4
 
 
 def test_lines_removed_from_the_front_of_a_day_are_found(journal: Journal) -> None:
@@ -166,18 +166,18 @@ def lose(journal: Journal, text: str) -> None:
 def test_verify_reports_lost_events_of_an_unbroken_chain(tmp_path: Path) -> None:
     lost = {"event": "journal.lost", "session": "00ff", "count": 12, "reason": "ENOSPC"}
     journal = write(tmp_path, {"2026-11-14.jsonl": 3, "2026-11-15.jsonl": 4}, lost)
-    verdict = verify(journal)
-    assert (verdict.problems, verdict.sound) == ((), False)
-    assert [*map(str, verdict.losses)] == [
+    chain = verify(journal)
+    assert (chain.problems, chain.sound) == ((), False)
+    assert [*map(str, chain.losses)] == [
         "2026-11-15.jsonl:4: 12 events of session 00ff are missing: ENOSPC"
     ]
 
 
 def test_verify_reads_lost_events_from_the_head(journal: Journal) -> None:
     lose(journal, "\x0000ff 1 ENOSPC\n\x00ab 3 other users could access it\n\x00\x00")
-    verdict = verify(journal)
-    assert (verdict.problems, verdict.sound) == ((), False)
-    assert [*map(str, verdict.losses)] == [
+    chain = verify(journal)
+    assert (chain.problems, chain.sound) == ((), False)
+    assert [*map(str, chain.losses)] == [
         "head: 1 event of session 00ff is missing: ENOSPC",
         "head: 3 events of session ab are missing: other users could access it",
     ]

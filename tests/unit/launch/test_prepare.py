@@ -16,7 +16,7 @@ from paddock.policy import Request
 from paddock.policy.trust.journal_history import JournalHistory
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 POLICY = """
 [filesystem]
@@ -28,9 +28,9 @@ allow_globs = [{ path = "<cwd>/out/**", create = true }]
 """
 
 
-@pytest.fixture(name="world")
-def _world(tmp_path: Path) -> World:
-    return World(tmp_path)
+@pytest.fixture(name="dirs")
+def _world(tmp_path: Path) -> UserDirs:
+    return UserDirs(tmp_path)
 
 
 @pytest.fixture(name="compiled")
@@ -49,9 +49,9 @@ def _compiled(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int], None]]:
     return meanwhile
 
 
-def prepared(world: World, text: str = POLICY, *, to_run: bool = True) -> Prepared:
-    path = world.file("p.toml", text)
-    return prepare(Request(policies=(str(path),)), world.origin, to_run=to_run)
+def prepared(dirs: UserDirs, text: str = POLICY, *, to_run: bool = True) -> Prepared:
+    path = dirs.file("p.toml", text)
+    return prepare(Request(policies=(str(path),)), dirs.origin, to_run=to_run)
 
 
 def reached(found: Prepared) -> list[str]:
@@ -59,32 +59,32 @@ def reached(found: Prepared) -> list[str]:
 
 
 def test_only_a_run_records_writable_paths(
-    world: World, compiled: list[Callable[[int], None]]
+    dirs: UserDirs, compiled: list[Callable[[int], None]]
 ) -> None:
     count: list[int] = []
     compiled.append(count.append)
-    assert str(world.work) in reached(prepared(world, to_run=False))
+    assert str(dirs.work) in reached(prepared(dirs, to_run=False))
     assert count == [0]
-    assert WritableHistory.read(world.origin.state_dir).trees == ()
+    assert WritableHistory.read(dirs.origin.state_dir).trees == ()
 
 
 def test_a_plan_is_compiled_once_where_nothing_changes(
-    world: World, compiled: list[Callable[[int], None]]
+    dirs: UserDirs, compiled: list[Callable[[int], None]]
 ) -> None:
     count: list[int] = []
     compiled.append(count.append)
-    found = prepared(world)
+    found = prepared(dirs)
     assert count == [0]
-    assert WritableHistory.read(world.origin.state_dir) == found.writable_history
+    assert WritableHistory.read(dirs.origin.state_dir) == found.writable_history
     assert found.writable_history.trees == found.host.previously_writable
 
 
 def test_a_record_of_a_concurrent_run_is_in_the_plan(
-    world: World, compiled: list[Callable[[int], None]]
+    dirs: UserDirs, compiled: list[Callable[[int], None]]
 ) -> None:
-    other = world.root / "other"
+    other = dirs.root / "other"
     other.mkdir()
-    state, count = world.origin.state_dir, list[int]()
+    state, count = dirs.origin.state_dir, list[int]()
 
     def meanwhile(number: int) -> None:
         count.append(number)
@@ -94,9 +94,9 @@ def test_a_record_of_a_concurrent_run_is_in_the_plan(
             JournalHistory.record(state, [str(other)])
 
     compiled.append(meanwhile)
-    found = prepared(world)
+    found = prepared(dirs)
     assert count == [0, 1, 2]
-    assert {str(other), str(world.work)} <= set(reached(found))
+    assert {str(other), str(dirs.work)} <= set(reached(found))
     assert found.host.journals == (str(other),)
     assert (found.writable_history, found.journals) == (
         WritableHistory.read(state),
@@ -104,9 +104,9 @@ def test_a_record_of_a_concurrent_run_is_in_the_plan(
     )
 
 
-def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None:
-    found = prepared(world, MAKING)
-    made = world.work / "out"
+def test_a_directory_that_is_made_is_recorded_by_its_inode(dirs: UserDirs) -> None:
+    found = prepared(dirs, MAKING)
+    made = dirs.work / "out"
     assert made.is_dir()
     inodes = {
         tree.path: tree.identity.inode for tree in found.writable_history.trees if tree.identity
@@ -116,17 +116,17 @@ def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None
 
 
 def test_a_run_is_refused_if_the_recorded_lists_keep_changing(
-    world: World, compiled: list[Callable[[int], None]]
+    dirs: UserDirs, compiled: list[Callable[[int], None]]
 ) -> None:
     count: list[int] = []
 
     def meanwhile(number: int) -> None:
         count.append(number)
-        other = world.root / f"other-{number}"
+        other = dirs.root / f"other-{number}"
         other.mkdir()
-        WritableHistory.record(world.origin.state_dir, [follow(str(other))])
+        WritableHistory.record(dirs.origin.state_dir, [follow(str(other))])
 
     compiled.append(meanwhile)
     with pytest.raises(HostError, match="other runs"):
-        prepared(world)
+        prepared(dirs)
     assert len(count) == MAX_ROUNDS + 1

@@ -11,8 +11,8 @@ from paddock.launch.redundant_grants import without_covered
 from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import PathGrant
 from paddock.policy.model import Access
-from tests.unit.plan.worlds import HOST, files, grant
-from tests.unit.plan.worlds import policy as world_policy
+from tests.unit.plan.plan_inputs import HOST, files, grant
+from tests.unit.plan.plan_inputs import policy as plan_policy
 
 
 def granted(
@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 def plan_with(*grants: PathGrant, unwritable: tuple[str, ...] = ()) -> Plan:
     plan = compile_plan(
-        world_policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "/srv/**"))), HOST
+        plan_policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "/srv/**"))), HOST
     )
     assert plan.files is not None
     assert plan.landlock is not None

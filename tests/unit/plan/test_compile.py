@@ -26,7 +26,7 @@ from paddock.policy.model import (
     Syscalls,
 )
 
-from .worlds import FULL, HOST, files, grant, policy, source
+from .plan_inputs import FULL, HOST, files, grant, policy, source
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**")))

@@ -28,8 +28,8 @@ from paddock.policy.model import (
     Workspace,
 )
 
+from .plan_inputs import FULL, HOST, builtin, builtin_grant, deny, grant, source
 from .test_identity import ALONE, GIVEN
-from .worlds import FULL, HOST, builtin, builtin_grant, deny, grant, source
 
 NO_FILES = Filesystem()
 SCHEMA = Path(__file__).parents[3] / "schema"

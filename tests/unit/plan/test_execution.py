@@ -11,7 +11,7 @@ from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import Level
 from paddock.policy.model import Access, Grant, Sourced
 
-from .worlds import FULL, HOST, files, grant, policy, source
+from .plan_inputs import FULL, HOST, files, grant, policy, source
 
 
 def off(access: Access, pattern: str, *, line: int = 5, workspace: bool = False) -> Grant:

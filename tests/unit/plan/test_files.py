@@ -12,7 +12,7 @@ from paddock.plan.paths import carved_directories, within
 from paddock.plan.plan import Level, PathGrant
 from paddock.policy.model import Access, Audit, Sourced, Widen
 
-from .worlds import HOST, deny, files, grant, policy, source
+from .plan_inputs import HOST, deny, files, grant, policy, source
 
 
 def held(plan: Plan, path: str) -> PathGrant:

@@ -13,7 +13,7 @@ from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import Files, Level
 from paddock.policy.model import Access, Audit, Sourced
 
-from .worlds import FULL, deny, files, grant, policy, source
+from .plan_inputs import FULL, deny, files, grant, policy, source
 
 WORK = grant(Access.ALLOW, "/home/ada/project/**", workspace=True)
 

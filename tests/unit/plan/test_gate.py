@@ -14,7 +14,7 @@ from paddock.plan import compile_plan
 from paddock.plan.plan import Gate, GateMatch, GateRule, Level
 from paddock.policy.model import Access, Action, Match, Meta, Rule, Sourced, Switch, Syscalls
 
-from .worlds import FULL, HOST, files, grant, policy, source
+from .plan_inputs import FULL, HOST, files, grant, policy, source
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 SIMPLE = policy(files(grant(Access.READ, "/usr/**")))

@@ -13,7 +13,7 @@ from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem, Grant, PolicyFile, Sourced
 from paddock.policy.protected import protected
 
-from .worlds import FULL, builtin, builtin_grant, deny, files, grant, policy, source
+from .plan_inputs import FULL, builtin, builtin_grant, deny, files, grant, policy, source
 
 WS = "/home/ada/project"
 WORK = grant(Access.ALLOW, f"{WS}/**", workspace=True)

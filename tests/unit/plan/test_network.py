@@ -17,27 +17,27 @@ from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import NetworkPlan, NetworkReach
 from paddock.policy import Policy, Request
 from paddock.policy.model import Access, Action, Destination, Source, Sourced, Switch, Tier
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
-from .worlds import FULL, HOST, files, grant, policy
+from .plan_inputs import FULL, HOST, files, grant, policy
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 FILES = files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**"))
 
 
-def written(world: World, text: str, **flags: tuple[str, ...]) -> Policy:
+def written(dirs: UserDirs, text: str, **flags: tuple[str, ...]) -> Policy:
     """The network of a text and of flags, and little else."""
-    file = world.file("p.toml", text)
-    loaded = world.load(Request(policies=(str(file),), **flags))  # type: ignore[arg-type]
+    file = dirs.file("p.toml", text)
+    loaded = dirs.load(Request(policies=(str(file),), **flags))  # type: ignore[arg-type]
     return policy(FILES, network=loaded.network, meta=loaded.meta)
 
 
-def compiled(world: World, text: str, **flags: tuple[str, ...]) -> Plan:
-    return compile_plan(written(world, text, **flags), FULL)
+def compiled(dirs: UserDirs, text: str, **flags: tuple[str, ...]) -> Plan:
+    return compile_plan(written(dirs, text, **flags), FULL)
 
 
-def network(world: World, text: str, **flags: tuple[str, ...]) -> NetworkPlan:
-    plan = compiled(world, text, **flags)
+def network(dirs: UserDirs, text: str, **flags: tuple[str, ...]) -> NetworkPlan:
+    plan = compiled(dirs, text, **flags)
     assert plan.network is not None
     return plan.network
 
@@ -67,15 +67,15 @@ def rules(network: NetworkPlan) -> tuple[list[str], list[str]]:
     ],
 )
 def test_a_list_of_hosts_means_no_others_unless_the_default_says_so(
-    world: World, text: str, default: Action
+    dirs: UserDirs, text: str, default: Action
 ) -> None:
     """F-125 F-126 F-127"""
-    assert network(world, text).default is default
+    assert network(dirs, text).default is default
 
 
-def test_an_empty_list_reaches_nothing_at_all(world: World) -> None:
+def test_an_empty_list_reaches_nothing_at_all(dirs: UserDirs) -> None:
     """F-125"""
-    empty = network(world, "[network]\nallowed_hosts = []\n")
+    empty = network(dirs, "[network]\nallowed_hosts = []\n")
     assert (empty.mode, empty.default, empty.allowed, empty.local_ports) == (
         NetworkReach.FILTERED,
         Action.DENY,
@@ -84,45 +84,45 @@ def test_an_empty_list_reaches_nothing_at_all(world: World) -> None:
     )
 
 
-def test_without_a_network_section_the_network_is_open_with_a_notice(world: World) -> None:
+def test_without_a_network_section_the_network_is_open_with_a_notice(dirs: UserDirs) -> None:
     """F-110"""
-    plan = compiled(world, "[env]\n")
+    plan = compiled(dirs, "[env]\n")
     assert plan.network is None
     assert plan.notices[0].text.endswith("network open")
 
 
-def test_a_flag_alone_reaches_that_host_only(world: World) -> None:
+def test_a_flag_alone_reaches_that_host_only(dirs: UserDirs) -> None:
     """F-127 F-129"""
-    only = network(world, "[env]\n", allow_domains=("a.example",))
+    only = network(dirs, "[env]\n", allow_domains=("a.example",))
     assert (only.default, rules(only)) == (Action.DENY, ([], ["a.example --allow-domain"]))
-    but = network(world, "[env]\n", deny_domains=("a.example",))
+    but = network(dirs, "[env]\n", deny_domains=("a.example",))
     assert (but.default, rules(but)) == (Action.ALLOW, (["a.example --deny-domain"], []))
 
 
-def test_a_denied_host_stays_denied_whatever_a_flag_allows(world: World) -> None:
+def test_a_denied_host_stays_denied_whatever_a_flag_allows(dirs: UserDirs) -> None:
     """F-124"""
-    both = network(world, "[network]\ndenied_hosts = ['a.example']\n", allow_domains=("a.example",))
+    both = network(dirs, "[network]\ndenied_hosts = ['a.example']\n", allow_domains=("a.example",))
     assert rules(both) == (["a.example p.toml:2"], ["a.example --allow-domain"]), (
         "the denied ones are looked at first"
     )
 
 
-def test_rules_keep_their_ports_and_lines_and_stand_once(world: World) -> None:
+def test_rules_keep_their_ports_and_lines_and_stand_once(dirs: UserDirs) -> None:
     """F-117 F-128"""
     text = (
         "[network]\nallowed_hosts = [\n 'A.example',\n 'a.example:22',\n '*.a.example',\n"
         " 'a.example.',\n]\n"
     )
-    assert rules(network(world, text))[1] == [
+    assert rules(network(dirs, text))[1] == [
         "a.example p.toml:3",
         "a.example:22 p.toml:4",
         "*.a.example p.toml:5",
     ]
 
 
-def test_a_group_is_its_hosts_by_the_line_that_names_it(world: World) -> None:
+def test_a_group_is_its_hosts_by_the_line_that_names_it(dirs: UserDirs) -> None:
     named = rules(
-        network(world, "[network]\nallowed_hosts = ['@github']\ndenied_hosts = ['@openai']\n")
+        network(dirs, "[network]\nallowed_hosts = ['@github']\ndenied_hosts = ['@openai']\n")
     )
     assert "github.com:22 p.toml:2" in named[1]
     assert "*.openai.com p.toml:3" in named[0]
@@ -137,8 +137,8 @@ PLANTED = Sourced(
 )
 
 
-def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> None:
-    asked = written(world, "[network]\nallowed_hosts = ['@npm']\n")
+def test_a_found_group_is_named_by_the_file_it_was_found_in(dirs: UserDirs) -> None:
+    asked = written(dirs, "[network]\nallowed_hosts = ['@npm']\n")
     found = Terrain(registries={"npm": Registry(hosts=(MIRROR,), untrusted=(PLANTED,))})
     plan = compile_plan(asked, FULL, found)
     assert plan.network is not None
@@ -159,9 +159,9 @@ def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> Non
     ],
 )
 def test_a_host_group_without_a_source_is_an_error(
-    world: World, registries: dict[str, Registry], hint: str
+    dirs: UserDirs, registries: dict[str, Registry], hint: str
 ) -> None:
-    asked = written(world, "[network]\nallowed_hosts = [\n'@npm']\n")
+    asked = written(dirs, "[network]\nallowed_hosts = [\n'@npm']\n")
     with pytest.raises(
         PolicyError, match=r"p\.toml:3: @npm: no file on this machine lists"
     ) as refused:
@@ -169,13 +169,13 @@ def test_a_host_group_without_a_source_is_an_error(
     assert hint in (refused.value.hint or "")
 
 
-def test_no_network_has_nothing_to_reach(world: World) -> None:
+def test_no_network_has_nothing_to_reach(dirs: UserDirs) -> None:
     """F-131"""
     text = (
         "[network]\nmode = 'none'\ndefault = 'allow'\nallowed_hosts = ['a.example']\n"
         "allowed_local_ports = [80]\n"
     )
-    plan = compiled(world, text)
+    plan = compiled(dirs, text)
     assert plan.network is not None
     network = plan.network
     assert (network.mode, network.default) == (NetworkReach.NONE, Action.DENY)
@@ -183,13 +183,13 @@ def test_no_network_has_nothing_to_reach(world: World) -> None:
     assert plan.notices[0].text.endswith("no network")
 
 
-def test_a_flag_does_not_open_what_the_policy_closed_altogether(world: World) -> None:
+def test_a_flag_does_not_open_what_the_policy_closed_altogether(dirs: UserDirs) -> None:
     with pytest.raises(PolicyError, match=r'--allow-domain: .*mode = "none"'):
-        compiled(world, "[network]\nmode = 'none'\n", allow_domains=("a.example",))
+        compiled(dirs, "[network]\nmode = 'none'\n", allow_domains=("a.example",))
 
 
-def test_host_network_is_unrestricted_with_a_notice(world: World) -> None:
-    plan = compiled(world, "[network]\nmode = 'host'\n")
+def test_host_network_is_unrestricted_with_a_notice(dirs: UserDirs) -> None:
+    plan = compiled(dirs, "[network]\nmode = 'host'\n")
     assert plan.network is None
     assert any("the network is not restricted" in notice.text for notice in plan.notices)
 
@@ -197,11 +197,11 @@ def test_host_network_is_unrestricted_with_a_notice(world: World) -> None:
 @pytest.mark.parametrize(
     "more", ["allowed_hosts = ['x']", "denied_hosts = ['x']", "allowed_local_ports = [80]"]
 )
-def test_a_key_that_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
+def test_a_key_that_an_open_network_does_not_hold_is_refused(dirs: UserDirs, more: str) -> None:
     with pytest.raises(
         PolicyError, match=r'p\.toml:3: network\.mode = "host" does not filter hosts'
     ):
-        compiled(world, f"[network]\nmode = 'host'\n{more}\n")
+        compiled(dirs, f"[network]\nmode = 'host'\n{more}\n")
 
 
 PINNABLE = replace(HOST, user_notification=True)
@@ -216,10 +216,10 @@ PINNABLE = replace(HOST, user_notification=True)
     ],
 )
 def test_without_namespaces_connections_are_supervised_with_a_notice(
-    world: World, text: str, said: str
+    dirs: UserDirs, text: str, said: str
 ) -> None:
     """F-151"""
-    asked = written(world, f"[network]\n{text}\n")
+    asked = written(dirs, f"[network]\n{text}\n")
     for plan in (
         compile_plan(asked, PINNABLE),
         compile_plan(replace(asked, tier=Tier.LANDLOCK), FULL),
@@ -229,8 +229,8 @@ def test_without_namespaces_connections_are_supervised_with_a_notice(
 
 
 @pytest.mark.parametrize("switch", [Switch.LANDLOCK, Switch.SECCOMP])
-def test_supervised_connect_is_refused_if_its_layer_is_off(world: World, switch: Switch) -> None:
-    asked = replace(written(world, "[network]\nmode = 'none'\n"), off=(switch,), tier=Tier.LANDLOCK)
+def test_supervised_connect_is_refused_if_its_layer_is_off(dirs: UserDirs, switch: Switch) -> None:
+    asked = replace(written(dirs, "[network]\nmode = 'none'\n"), off=(switch,), tier=Tier.LANDLOCK)
     with pytest.raises(PolicyError, match=rf"p\.toml:2: .*--off {switch.value} is given"):
         compile_plan(asked, FULL)
 
@@ -243,9 +243,9 @@ def test_supervised_connect_is_refused_if_its_layer_is_off(world: World, switch:
     ],
 )
 def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
-    world: World, line: str, said: str
+    dirs: UserDirs, line: str, said: str
 ) -> None:
-    asked = written(world, f"[network]\nallowed_hosts = ['x']\n{line}\n")
+    asked = written(dirs, f"[network]\nallowed_hosts = ['x']\n{line}\n")
     with pytest.raises(PolicyError) as refused:
         compile_plan(asked, PINNABLE)
     assert said in str(refused.value)
@@ -254,14 +254,14 @@ def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
     )
 
 
-def test_without_notifications_there_is_only_no_network_at_all(world: World) -> None:
+def test_without_notifications_there_is_only_no_network_at_all(dirs: UserDirs) -> None:
     """F-160"""
     poor = replace(HOST, user_notification=False)
-    assert compile_plan(written(world, "[network]\nmode = 'none'\n"), poor).network is not None
+    assert compile_plan(written(dirs, "[network]\nmode = 'none'\n"), poor).network is not None
     with pytest.raises(HostError, match="this machine cannot filter hosts"):
-        compile_plan(written(world, "[network]\n"), poor)
+        compile_plan(written(dirs, "[network]\n"), poor)
     loose = replace(FILES, require_enforced=Sourced(False, Source(file="test")))
-    asked = replace(written(world, "[network]\n"), filesystem=loose)
+    asked = replace(written(dirs, "[network]\n"), filesystem=loose)
     with pytest.raises(HostError, match="no seccomp filters") as refused:
         compile_plan(asked, replace(HOST, seccomp=False))
     assert refused.value.exit_code == 125
@@ -278,16 +278,16 @@ def test_without_notifications_there_is_only_no_network_at_all(world: World) -> 
         ("", "network: every host"),
     ],
 )
-def test_the_start_line_counts_the_hosts(world: World, text: str, said: str) -> None:
-    assert compiled(world, f"[network]\n{text}\n").notices[0].text.endswith(f", {said}")
+def test_the_start_line_counts_the_hosts(dirs: UserDirs, text: str, said: str) -> None:
+    assert compiled(dirs, f"[network]\n{text}\n").notices[0].text.endswith(f", {said}")
 
 
-def test_proxy_variables_do_not_pass_into_a_restricted_network(world: World) -> None:
+def test_proxy_variables_do_not_pass_into_a_restricted_network(dirs: UserDirs) -> None:
     """F-112"""
-    file = world.file(
+    file = dirs.file(
         "e.toml", "[env]\npass = ['*_proxy', 'HTTP_PROXY']\n[network]\nallowed_hosts = []\n"
     )
-    loaded = world.load(Request(policies=(str(file),), env_pass=("NO_PROXY",)))
+    loaded = dirs.load(Request(policies=(str(file),), env_pass=("NO_PROXY",)))
     plan = compile_plan(policy(FILES, env=loaded.env, network=loaded.network), FULL)
     rules, bare = plan.environment, compile_plan(policy(FILES, env=loaded.env), FULL).environment
     assert rules is not None
@@ -301,14 +301,13 @@ def test_proxy_variables_do_not_pass_into_a_restricted_network(world: World) -> 
     )
 
 
-def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world: World) -> None:
+def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(dirs: UserDirs) -> None:
     text = (
         "[network]\nallowed_hosts = ['a.example', 'b.example:22']\ndenied_hosts = ['*.a.example']\n"
         "allowed_local_ports = [5432]\n"
     )
     lines = [
-        line.replace(f"{world.root}/policies/", "")
-        for line in shown(network(world, text), Tier.FULL)
+        line.replace(f"{dirs.root}/policies/", "") for line in shown(network(dirs, text), Tier.FULL)
     ]
     assert lines == [
         "deny  *.a.example, every port  p.toml:3",
@@ -318,34 +317,34 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world
         "ports of this machine's 127.0.0.1: 5432",
         "never: cloud metadata, link-local addresses",
     ]
-    pinned = shown(network(world, text), Tier.LANDLOCK)
+    pinned = shown(network(dirs, text), Tier.LANDLOCK)
     assert pinned[-2].startswith("only through the proxy in HTTP_PROXY and ALL_PROXY")
     assert shown(None, Tier.FULL)[0].startswith("NOT RESTRICTED")
-    nobody = network(world, "[network]\nmode = 'none'\n")
+    nobody = network(dirs, "[network]\nmode = 'none'\n")
     assert shown(nobody, Tier.FULL)[0].startswith("none: an empty network namespace")
     assert shown(nobody, Tier.LANDLOCK) == ["none: the command cannot create network sockets"]
 
 
-def test_the_golden_network_is_what_is_compiled(world: World) -> None:
+def test_the_golden_network_is_what_is_compiled(dirs: UserDirs) -> None:
     text = (SCHEMA / "examples" / "network.toml").read_text()
-    asked = written(world, text)
+    asked = written(dirs, text)
     found = Terrain(registries={"npm": Registry(hosts=(MIRROR,))})
     plan = compile_plan(asked, FULL, found).as_json()
     jsonschema.validate(plan, json.loads((SCHEMA / "plan.schema.json").read_text()))
     golden = json.loads((SCHEMA / "examples" / "network.json").read_text())
     assert (
         json.loads(
-            json.dumps(plan["network"]).replace(f"{world.root}/policies/p.toml", "network.toml")
+            json.dumps(plan["network"]).replace(f"{dirs.root}/policies/p.toml", "network.toml")
         )
         == golden
     )
 
 
-def test_sample_compiles_if_npm_and_pip_name_their_hosts(world: World) -> None:
+def test_sample_compiles_if_npm_and_pip_name_their_hosts(dirs: UserDirs) -> None:
     sample = (Path(__file__).parents[3] / "examples" / "filtered.toml").read_text()
     index = Sourced(Destination(host="index.example"), Source(file="/etc/pip.conf", line=2))
     found = Terrain(registries={"npm": Registry(hosts=(MIRROR,)), "pypi": Registry(hosts=(index,))})
-    plan = compile_plan(written(world, sample), FULL, found)
+    plan = compile_plan(written(dirs, sample), FULL, found)
     assert plan.network is not None
     assert {"mirror.example:8443 .npmrc:2", "index.example pip.conf:2"} < set(
         rules(plan.network)[1]

@@ -26,7 +26,7 @@ from paddock.policy.model import (
     Syscalls,
 )
 
-from .worlds import FULL, HOST, deny, files, grant, policy, source
+from .plan_inputs import FULL, HOST, deny, files, grant, policy, source
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schema" / "plan.schema.json").read_text())
 SIMPLE = policy(files(grant(Access.READ, "/usr/**")))

@@ -21,7 +21,7 @@ from paddock.policy.model import (
     Workspace,
 )
 
-from .worlds import FULL, HOST, builtin, deny, files, grant, policy, source
+from .plan_inputs import FULL, HOST, builtin, deny, files, grant, policy, source
 
 WORK = grant(Access.ALLOW, "/home/ada/project/**", workspace=True)
 SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**"), WORK))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paddock.policy import weak_points
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 ALLOWING = "[meta]\ndefault_action = 'allow'\n"
 
@@ -90,9 +90,9 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ("[syscalls]\nnamespaces = true\n", "user namespaces"),
     ],
 )
-def test_a_weak_line_is_reported_with_its_position(world: World, text: str, words: str) -> None:
+def test_a_weak_line_is_reported_with_its_position(dirs: UserDirs, text: str, words: str) -> None:
     """F-025, F-084, F-149."""
-    (point,) = weak_points(world.load_text(text))
+    (point,) = weak_points(dirs.load_text(text))
     assert words in point
     assert "p.toml:" in point
 
@@ -108,8 +108,8 @@ def test_a_weak_line_is_reported_with_its_position(world: World, text: str, word
         "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
     ],
 )
-def test_a_sound_line_gives_no_advice(world: World, text: str) -> None:
-    assert list(weak_points(world.load_text(text))) == []
+def test_a_sound_line_gives_no_advice(dirs: UserDirs, text: str) -> None:
+    assert list(weak_points(dirs.load_text(text))) == []
 
 
 GIT = "exe = '/usr/bin/git'\n"
@@ -140,13 +140,13 @@ GIT = "exe = '/usr/bin/git'\n"
     ],
 )
 def test_a_rule_that_an_earlier_one_covers_is_shadowed(
-    world: World, first: tuple[str, str], second: tuple[str, str], shadowed: bool
+    dirs: UserDirs, first: tuple[str, str], second: tuple[str, str], shadowed: bool
 ) -> None:
     text = "".join(
         f"[[rule]]\nid = '{name}'\naction = '{action}'\n{keys}"
         for name, (action, keys) in zip(("one", "two"), (first, second), strict=True)
     )
-    points = [point for point in weak_points(world.load_text(text)) if "has no effect" in point]
+    points = [point for point in weak_points(dirs.load_text(text)) if "has no effect" in point]
     assert [
         ("rule 'two' has no effect: 'one' (" in point and "p.toml:1)" in point) for point in points
     ] == [True] * shadowed

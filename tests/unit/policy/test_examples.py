@@ -28,18 +28,18 @@ from paddock.policy.formats.schema import (
     RULE_KEYS,
 )
 from paddock.policy.model import Access, Action
-from tests.unit.plan.worlds import HOST, files, grant
-from tests.unit.plan.worlds import policy as world_policy
-from tests.unit.policy.world import World, words
+from tests.unit.plan.plan_inputs import HOST, files, grant
+from tests.unit.plan.plan_inputs import policy as plan_policy
+from tests.unit.policy.user_dirs import UserDirs, words
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 FILES = sorted(path.name for path in EXAMPLES.iterdir())
 
 
-def load(world: World, name: str) -> Policy:
-    return world.load(
+def load(dirs: UserDirs, name: str) -> Policy:
+    return dirs.load(
         Request(
-            policies=(str(world.file(name, (EXAMPLES / name).read_bytes())),), trust_required=False
+            policies=(str(dirs.file(name, (EXAMPLES / name).read_bytes())),), trust_required=False
         )
     )
 
@@ -54,14 +54,14 @@ def test_the_samples_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_sample_loads_and_says_what_it_is_for(world: World, name: str) -> None:
-    assert load(world, name)
+def test_a_sample_loads_and_says_what_it_is_for(dirs: UserDirs, name: str) -> None:
+    assert load(dirs, name)
     assert (EXAMPLES / name).read_text().startswith("# ")
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "example.toml"])
-def test_a_sample_has_no_weak_point_but_its_purpose(world: World, name: str) -> None:
-    policy = load(world, name)
+def test_a_sample_has_no_weak_point_but_its_purpose(dirs: UserDirs, name: str) -> None:
+    policy = load(dirs, name)
     default = policy.meta.default_action
     weak = list(weak_points(policy))
     assert bool(weak) is (default is not None and default.value is Action.ALLOW)
@@ -93,9 +93,9 @@ def test_example_shows_every_key_of_the_schema() -> None:
     )
 
 
-def verdict(policy: Policy, exe: str, argv: str) -> Action:
+def decision(policy: Policy, exe: str, argv: str) -> Action:
     """The engine's own; the command can not have made what lies in /usr."""
-    plan = compile_plan(world_policy(files(grant(Access.READ, "/usr/**"))), HOST)
+    plan = compile_plan(plan_policy(files(grant(Access.READ, "/usr/**"))), HOST)
     plan = replace(
         plan,
         cwd=os.getcwd(),
@@ -130,17 +130,17 @@ def verdict(policy: Policy, exe: str, argv: str) -> Action:
     ],
 )
 def test_read_only_git_knows_the_options_that_write_or_run(
-    world: World, argv: str, expected: Action
+    dirs: UserDirs, argv: str, expected: Action
 ) -> None:
     """F-168, F-172."""
-    assert verdict(load(world, "read-only-git.toml"), "/usr/bin/git", argv) is expected
+    assert decision(load(dirs, "read-only-git.toml"), "/usr/bin/git", argv) is expected
 
 
-def test_read_only_git_denies_other_programs_and_writes(world: World, tmp_path: Path) -> None:
-    policy = load(world, "read-only-git.toml")
+def test_read_only_git_denies_other_programs_and_writes(dirs: UserDirs, tmp_path: Path) -> None:
+    policy = load(dirs, "read-only-git.toml")
     copied = str(shutil.copy("/usr/bin/git", tmp_path))
-    assert verdict(policy, "/usr/bin/ls", "ls x") is Action.DENY
-    assert verdict(policy, copied, "git log") is Action.DENY
+    assert decision(policy, "/usr/bin/ls", "ls x") is Action.DENY
+    assert decision(policy, copied, "git log") is Action.DENY
     assert not any(
         grant.workspace and grant.access.value == "allow" for grant in policy.filesystem.grants
     )
@@ -159,25 +159,25 @@ def test_read_only_git_denies_other_programs_and_writes(world: World, tmp_path: 
     ],
 )
 def test_permissive_denies_commands_that_are_always_mistakes(
-    world: World, argv: str, expected: Action
+    dirs: UserDirs, argv: str, expected: Action
 ) -> None:
     """F-070, F-166."""
-    assert verdict(load(world, "permissive.toml"), "/usr/bin/rm", argv) is expected
+    assert decision(load(dirs, "permissive.toml"), "/usr/bin/rm", argv) is expected
 
 
-def test_curl_deny_denies_curl_only(world: World, tmp_path: Path) -> None:
+def test_curl_deny_denies_curl_only(dirs: UserDirs, tmp_path: Path) -> None:
     """F-167."""
-    policy = load(world, "curl-deny.toml")
+    policy = load(dirs, "curl-deny.toml")
     (tmp_path / "curl").symlink_to("/usr/bin/ls")
-    assert verdict(policy, str(tmp_path / "curl"), "curl x") is Action.DENY
-    assert verdict(policy, "/usr/bin/ls", "ls") is Action.ALLOW
+    assert decision(policy, str(tmp_path / "curl"), "curl x") is Action.DENY
+    assert decision(policy, "/usr/bin/ls", "ls") is Action.ALLOW
 
 
-def test_seal_writes_one_file_and_tmp(world: World) -> None:
+def test_seal_writes_one_file_and_tmp(dirs: UserDirs) -> None:
     """F-169."""
     grants = {
         grant.pattern
-        for grant in load(world, "seal.toml").filesystem.grants
+        for grant in load(dirs, "seal.toml").filesystem.grants
         if grant.access.value == "allow"
     }
-    assert grants == {f"{world.work}/src/hello.py", "/tmp/**"}
+    assert grants == {f"{dirs.work}/src/hello.py", "/tmp/**"}

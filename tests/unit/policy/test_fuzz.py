@@ -18,7 +18,7 @@ from paddock.policy.render import to_toml
 from paddock.policy.trust.file_trust import decode
 from paddock.policy.trust.origin import BUILTIN_DIR
 from tests.unit.policy.formats.test_conf import EVERY_DIRECTIVE
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SEEDS = [
@@ -79,7 +79,7 @@ def mutate(dice: random.Random, data: bytes) -> bytes:
 
 @pytest.mark.parametrize(("name", "data"), SEEDS, ids=[name for name, _ in SEEDS])
 def test_a_damaged_file_gives_a_policy_or_a_policy_error(
-    world: World, name: str, data: bytes
+    dirs: UserDirs, name: str, data: bytes
 ) -> None:
     dice = random.Random(name)
     read = read_conf if name.endswith(".conf") else read_toml
@@ -87,7 +87,7 @@ def test_a_damaged_file_gives_a_policy_or_a_policy_error(
     for _ in range(400):
         damaged = mutate(dice, data)
         try:
-            fragment = read(decode(damaged, "f"), "f", world.origin)
+            fragment = read(decode(damaged, "f"), "f", dirs.origin)
         except PolicyError as error:
             told.append(error.message)
         else:
@@ -96,20 +96,20 @@ def test_a_damaged_file_gives_a_policy_or_a_policy_error(
     assert [message for message in told if not message.startswith("f") or "\x1b" in message] == []
 
 
-def test_noise_gives_a_policy_or_a_policy_error(world: World) -> None:
+def test_noise_gives_a_policy_or_a_policy_error(dirs: UserDirs) -> None:
     dice = random.Random(99)
     told: list[str] = []
     for _ in range(1500):
         noise = b"".join(dice.choice(SPLINTERS) for _ in range(dice.randint(0, 12)))
         for read in (read_conf, read_toml):
             try:
-                read(decode(noise, "f"), "f", world.origin)
+                read(decode(noise, "f"), "f", dirs.origin)
             except PolicyError as error:
                 told.append(error.message)
     assert [message for message in told if not message.startswith("f")] == []
 
 
-def test_an_accepted_pattern_is_absolute_and_has_no_parent_steps(world: World) -> None:
+def test_an_accepted_pattern_is_absolute_and_has_no_parent_steps(dirs: UserDirs) -> None:
     dice = random.Random(5)
     pieces = [
         "/",
@@ -129,8 +129,8 @@ def test_an_accepted_pattern_is_absolute_and_has_no_parent_steps(world: World) -
         "\n",
         "\udcff",
     ]
-    world.environ["X"] = "/x/../y"
-    values, source = Values(Expander(world.origin)), Source(file="f", line=1, key="k")
+    dirs.environ["X"] = "/x/../y"
+    values, source = Values(Expander(dirs.origin)), Source(file="f", line=1, key="k")
     accepted = 0
     for _ in range(5000):
         written = "".join(dice.choice(pieces) for _ in range(dice.randint(0, 6)))

@@ -9,7 +9,7 @@ from paddock.policy import Request
 from paddock.policy.hosts import DISCOVERED, allowed_host, groups, read_host
 from paddock.policy.model import NetworkMode, Source
 
-from .world import World
+from .user_dirs import UserDirs
 
 LINE = Source(file="p.toml", line=3, key="network.allowed_hosts[0]")
 
@@ -137,8 +137,8 @@ def test_every_host_of_a_group_reads_as_it_is_written() -> None:
         assert [str(allowed_host(host, LINE).value) for host in hosts] == list(hosts)
 
 
-def written(world: World, request: Request) -> tuple[list[str] | None, list[str]]:
-    network = world.load(request).network
+def written(dirs: UserDirs, request: Request) -> tuple[list[str] | None, list[str]]:
+    network = dirs.load(request).network
     assert network is not None
     allowed = network.allowed_hosts
     return (
@@ -147,9 +147,9 @@ def written(world: World, request: Request) -> tuple[list[str] | None, list[str]
     )
 
 
-def test_flags_are_laid_over_the_file_and_keep_their_names(world: World) -> None:
+def test_flags_are_laid_over_the_file_and_keep_their_names(dirs: UserDirs) -> None:
     """F-129 F-130"""
-    file = world.file(
+    file = dirs.file(
         "n.toml", "[network]\nallowed_hosts = ['a.example']\ndenied_hosts = ['b.example']\n"
     )
     request = Request(
@@ -157,29 +157,29 @@ def test_flags_are_laid_over_the_file_and_keep_their_names(world: World) -> None
         allow_domains=("C.example", "a.example"),
         deny_domains=("*.c.example",),
     )
-    assert written(world, request) == (
+    assert written(dirs, request) == (
         [f"a.example {file}:2", "c.example --allow-domain"],
         [f"b.example {file}:3", "*.c.example --deny-domain"],
     )
 
 
-def test_flags_alone_are_a_network(world: World) -> None:
+def test_flags_alone_are_a_network(dirs: UserDirs) -> None:
     """F-109 F-110"""
-    assert world.load(Request()).network is None
-    assert written(world, Request(allow_domains=("a.example",))) == (
+    assert dirs.load(Request()).network is None
+    assert written(dirs, Request(allow_domains=("a.example",))) == (
         ["a.example --allow-domain"],
         [],
     )
-    assert written(world, Request(deny_domains=("a.example",))) == (
+    assert written(dirs, Request(deny_domains=("a.example",))) == (
         None,
         ["a.example --deny-domain"],
     )
 
 
-def test_no_network_at_all_beats_what_the_file_says(world: World) -> None:
+def test_no_network_at_all_beats_what_the_file_says(dirs: UserDirs) -> None:
     """F-131"""
-    file = world.file("n.toml", "[network]\nmode = 'host'\n")
-    network = world.load(Request(policies=(str(file),), block_net=True)).network
+    file = dirs.file("n.toml", "[network]\nmode = 'host'\n")
+    network = dirs.load(Request(policies=(str(file),), block_net=True)).network
     assert network is not None
     assert network.mode is not None
     assert (network.mode.value, str(network.mode.source)) == (NetworkMode.NONE, "--block-net")
@@ -189,17 +189,17 @@ def test_no_network_at_all_beats_what_the_file_says(world: World) -> None:
     "more", [{"allow_domains": ("a.example",)}, {"deny_domains": ("a.example",)}]
 )
 def test_no_network_and_hosts_contradict_each_other(
-    world: World, more: dict[str, tuple[str, ...]]
+    dirs: UserDirs, more: dict[str, tuple[str, ...]]
 ) -> None:
     """F-132"""
     with pytest.raises(UsageError, match=r"--block-net and --(allow|deny)-domain contradict"):
-        world.load(Request(block_net=True, **more))  # type: ignore[arg-type]
+        dirs.load(Request(block_net=True, **more))  # type: ignore[arg-type]
 
 
-def test_an_odd_host_in_a_flag_names_the_flag(world: World) -> None:
-    refusal = world.refuse_request(Request(allow_domains=("https://a.example/",)))
+def test_an_odd_host_in_a_flag_names_the_flag(dirs: UserDirs) -> None:
+    refusal = dirs.refuse_request(Request(allow_domains=("https://a.example/",)))
     assert refusal.message.startswith("--allow-domain: not a host")
     assert (
         "169.254.169.254"
-        in world.refuse_request(Request(allow_domains=("169.254.169.254",))).message
+        in dirs.refuse_request(Request(allow_domains=("169.254.169.254",))).message
     )

@@ -7,25 +7,25 @@ import pytest
 from paddock.policy import Request
 from paddock.policy.model import Action
 from paddock.policy.render import to_toml
-from tests.unit.policy.world import World, patterns
+from tests.unit.policy.user_dirs import UserDirs, patterns
 
 
-def test_the_parent_comes_first_wherever_the_line_stands(world: World) -> None:
+def test_the_parent_comes_first_wherever_the_line_stands(dirs: UserDirs) -> None:
     """C-074."""
-    world.user("parent.conf", "ro /parent\nworkdir /parent\n")
-    first = world.load_text("inherit parent\nro /child\nworkdir /child\n", "first.conf")
-    last = world.load_text("ro /child\nworkdir /child\ninherit parent\n", "last.conf")
+    dirs.user("parent.conf", "ro /parent\nworkdir /parent\n")
+    first = dirs.load_text("inherit parent\nro /child\nworkdir /child\n", "first.conf")
+    last = dirs.load_text("ro /child\nworkdir /child\ninherit parent\n", "last.conf")
     assert patterns(first) == patterns(last) == ["/parent", "/child"]
     assert to_toml(first) == to_toml(last)
 
 
-def test_lists_add_up_and_scalars_are_replaced(world: World) -> None:
+def test_lists_add_up_and_scalars_are_replaced(dirs: UserDirs) -> None:
     """C-075, C-076."""
-    world.user(
+    dirs.user(
         "parent.toml",
         "[meta]\nask_timeout_s = 1\ndefault_action = 'deny'\n[filesystem]\nread_globs = ['/p']\n",
     )
-    child = world.load_text(
+    child = dirs.load_text(
         "[meta]\ninherit = 'parent'\nask_timeout_s = 2\n[filesystem]\nread_globs = ['/c']\n"
     )
     assert patterns(child) == ["/p", "/c"]
@@ -35,54 +35,54 @@ def test_lists_add_up_and_scalars_are_replaced(world: World) -> None:
     assert child.meta.default_action.value is Action.DENY
 
 
-def test_several_parents_are_merged_in_their_order(world: World) -> None:
-    world.user("a.conf", "ro /a\nworkdir /a\n")
-    world.user("b.conf", "ro /b\nworkdir /b\n")
-    policy = world.load_text("[meta]\ninherit = ['b', 'a']\n")
+def test_several_parents_are_merged_in_their_order(dirs: UserDirs) -> None:
+    dirs.user("a.conf", "ro /a\nworkdir /a\n")
+    dirs.user("b.conf", "ro /b\nworkdir /b\n")
+    policy = dirs.load_text("[meta]\ninherit = ['b', 'a']\n")
     assert patterns(policy) == ["/b", "/a"]
     assert policy.workdir is not None
     assert policy.workdir.value == "/a"
     assert policy.profiles[1:] == ("b", "base", "a")
 
 
-def test_a_parent_met_twice_counts_once(world: World) -> None:
+def test_a_parent_met_twice_counts_once(dirs: UserDirs) -> None:
     """Else a parent of the second file would override what the first one changed."""
-    world.user("common.conf", "inherit base\nworkdir /common\n")
-    world.user("a.conf", "inherit common\nworkdir /a\n")
-    world.user("b.conf", "inherit common\nro /b\n")
-    policy = world.load(Request(profiles=("a", "b")))
+    dirs.user("common.conf", "inherit base\nworkdir /common\n")
+    dirs.user("a.conf", "inherit common\nworkdir /a\n")
+    dirs.user("b.conf", "inherit common\nro /b\n")
+    policy = dirs.load(Request(profiles=("a", "b")))
     assert policy.workdir is not None
     assert policy.workdir.value == "/a"
     assert policy.profiles == ("a", "common", "base", "b")
 
 
-def test_two_levels_load_and_three_do_not(world: World) -> None:
+def test_two_levels_load_and_three_do_not(dirs: UserDirs) -> None:
     """C-077."""
-    world.user("d.conf", "ro /d\n")
-    world.user("c.conf", "ro /c\n")
-    world.user("b.conf", "inherit c\n")
-    world.user("a.conf", "inherit b\n")
-    assert patterns(world.load(Request(profiles=("a",)))) == ["/c"]
-    world.user("c.conf", "inherit d\n")
-    error = world.refuse_request(Request(profiles=("a",)))
+    dirs.user("d.conf", "ro /d\n")
+    dirs.user("c.conf", "ro /c\n")
+    dirs.user("b.conf", "inherit c\n")
+    dirs.user("a.conf", "inherit b\n")
+    assert patterns(dirs.load(Request(profiles=("a",)))) == ["/c"]
+    dirs.user("c.conf", "inherit d\n")
+    error = dirs.refuse_request(Request(profiles=("a",)))
     assert "more than 2 levels deep" in error.message
     assert "a.conf → " in error.message
-    assert patterns(world.load(Request(profiles=("b",)))) == ["/d"]
+    assert patterns(dirs.load(Request(profiles=("b",)))) == ["/d"]
 
 
-def test_the_depth_counts_also_where_a_file_was_met_before(world: World) -> None:
-    world.user("d.conf", "ro /d\n")
-    world.user("c.conf", "inherit d\n")
-    world.user("b.conf", "inherit c\n")
-    world.user("a.conf", "inherit b\n")
-    assert "levels deep" in world.refuse_request(Request(profiles=("c", "b", "a"))).message
+def test_the_depth_counts_also_where_a_file_was_met_before(dirs: UserDirs) -> None:
+    dirs.user("d.conf", "ro /d\n")
+    dirs.user("c.conf", "inherit d\n")
+    dirs.user("b.conf", "inherit c\n")
+    dirs.user("a.conf", "inherit b\n")
+    assert "levels deep" in dirs.refuse_request(Request(profiles=("c", "b", "a"))).message
 
 
-def test_built_in_parents_do_not_count(world: World) -> None:
-    world.user("c.conf", "inherit strict\n")
-    world.user("b.conf", "inherit c\n")
-    world.user("a.conf", "inherit b\n")
-    assert world.load(Request(profiles=("a",))).profiles == (
+def test_built_in_parents_do_not_count(dirs: UserDirs) -> None:
+    dirs.user("c.conf", "inherit strict\n")
+    dirs.user("b.conf", "inherit c\n")
+    dirs.user("a.conf", "inherit b\n")
+    assert dirs.load(Request(profiles=("a",))).profiles == (
         "a",
         "b",
         "c",
@@ -93,35 +93,35 @@ def test_built_in_parents_do_not_count(world: World) -> None:
     )
 
 
-def test_a_built_in_between_written_files_does_not_hide_them(world: World) -> None:
-    world.user("base.conf", "inherit base\n")
-    world.user("read-only.conf", "inherit read-only\n")
-    world.user("ai-agent.conf", "inherit ai-agent\n")
-    assert world.load(Request(profiles=("ai-agent",)))
-    world.user("top.conf", "inherit ai-agent\n")
-    assert "levels deep" in world.refuse_request(Request(profiles=("top",))).message
+def test_a_built_in_between_written_files_does_not_hide_them(dirs: UserDirs) -> None:
+    dirs.user("base.conf", "inherit base\n")
+    dirs.user("read-only.conf", "inherit read-only\n")
+    dirs.user("ai-agent.conf", "inherit ai-agent\n")
+    assert dirs.load(Request(profiles=("ai-agent",)))
+    dirs.user("top.conf", "inherit ai-agent\n")
+    assert "levels deep" in dirs.refuse_request(Request(profiles=("top",))).message
 
 
 @pytest.mark.parametrize("names", [("a",), ("a", "b"), ("a", "b", "c")])
-def test_a_cycle_is_an_error_that_names_the_chain(world: World, names: tuple[str, ...]) -> None:
+def test_a_cycle_is_an_error_that_names_the_chain(dirs: UserDirs, names: tuple[str, ...]) -> None:
     for name, parent in zip(names, (*names[1:], names[0]), strict=True):
-        world.user(f"{name}.conf", f"inherit ./{parent}.conf\n")
-    error = world.refuse_request(Request(profiles=("a",)))
+        dirs.user(f"{name}.conf", f"inherit ./{parent}.conf\n")
+    error = dirs.refuse_request(Request(profiles=("a",)))
     assert "inherit each other" in error.message
     assert error.message.count("a.conf") >= 2
 
 
-def test_a_cycle_through_a_built_in_is_found(world: World) -> None:
-    world.user("base.toml", "[meta]\ninherit = 'ai-agent'\n")
-    error = world.refuse_request(Request(profiles=("base",)))
+def test_a_cycle_through_a_built_in_is_found(dirs: UserDirs) -> None:
+    dirs.user("base.toml", "[meta]\ninherit = 'ai-agent'\n")
+    error = dirs.refuse_request(Request(profiles=("base",)))
     assert "inherit each other" in error.message
     assert "built-in read-only" in error.message
 
 
-def test_a_file_with_a_filesystem_section_inherits_base(world: World) -> None:
+def test_a_file_with_a_filesystem_section_inherits_base(dirs: UserDirs) -> None:
     """F-088: and it says so."""
-    path = world.file("p.toml", "[filesystem]\nread_globs = ['/a']\n")
-    policy = world.load_file(path)
+    path = dirs.file("p.toml", "[filesystem]\nread_globs = ['/a']\n")
+    policy = dirs.load_file(path)
     assert policy.profiles == (str(path), "base")
     assert patterns(policy) == ["/a"]
     assert policy.notes == (f"{path} has no inherit key: it inherits base",)
@@ -138,21 +138,21 @@ def test_a_file_with_a_filesystem_section_inherits_base(world: World) -> None:
     ],
 )
 def test_a_file_without_a_filesystem_section_inherits_ai_agent(
-    world: World, name: str, text: str
+    dirs: UserDirs, name: str, text: str
 ) -> None:
     """F-088."""
-    policy = world.load_text(text, name)
+    policy = dirs.load_text(text, name)
     assert policy.profiles[1:] == ("ai-agent", "read-only", "base")
     assert any("it inherits ai-agent" in note for note in policy.notes)
 
 
 @pytest.mark.parametrize("name", ["base", "read-only", "ai-agent", "strict", "dev"])
 def test_a_replacement_without_inherit_adds_to_the_built_in_profile(
-    world: World, name: str
+    dirs: UserDirs, name: str
 ) -> None:
-    before = world.load(Request(profiles=(name,)))
-    world.user(f"{name}.conf", "block mincore\n")
-    after = world.load(Request(profiles=(name,)))
+    before = dirs.load(Request(profiles=(name,)))
+    dirs.user(f"{name}.conf", "block mincore\n")
+    after = dirs.load(Request(profiles=(name,)))
     assert after.filesystem == before.filesystem
     assert {c.value for c in after.syscalls.block} == {c.value for c in before.syscalls.block} | {
         "mincore"

@@ -33,7 +33,7 @@ from paddock.policy.model import (
     ToolSettings,
     Upstream,
 )
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 EMPTY = Policy(profiles=())
 
@@ -162,43 +162,43 @@ SECRETS = (
 )
 
 
-def test_secrets_are_held_back(world: World) -> None:
+def test_secrets_are_held_back(dirs: UserDirs) -> None:
     """C-046, C-047."""
-    policy = world.load()
+    policy = dirs.load()
     assert passes(policy, "PATH")
     assert passes(policy, "LC_ALL")
     assert not any(passes(policy, name) for name in (*SECRETS, "SOMETHING_ELSE"))
 
 
-def test_a_named_variable_passes_and_no_other_with_it(world: World) -> None:
+def test_a_named_variable_passes_and_no_other_with_it(dirs: UserDirs) -> None:
     """C-047: also where a policy lets everything pass that the floor does not hold back."""
-    world.environ.update(dict.fromkeys(SECRETS, "x"))
-    everything = world.file("p.toml", "[meta]\ninherit = 'ai-agent'\n[env]\npass = ['*']\n")
+    dirs.environ.update(dict.fromkeys(SECRETS, "x"))
+    everything = dirs.file("p.toml", "[meta]\ninherit = 'ai-agent'\n[env]\npass = ['*']\n")
     for request in (Request(), Request(policies=(str(everything),))):
-        before = world.load(request)
-        after = world.load(replace(request, env_pass=("AWS_SECRET_ACCESS_KEY",)))
+        before = dirs.load(request)
+        after = dirs.load(replace(request, env_pass=("AWS_SECRET_ACCESS_KEY",)))
         assert not passes(before, "AWS_SECRET_ACCESS_KEY")
         assert passes(after, "AWS_SECRET_ACCESS_KEY")
         assert not any(passes(after, name) for name in SECRETS[1:])
 
 
-def test_a_wildcard_after_env_pass_lifts_nothing(world: World) -> None:
-    assert not passes(world.load(Request(env_pass=("AWS_*",))), "AWS_SESSION_TOKEN")
+def test_a_wildcard_after_env_pass_lifts_nothing(dirs: UserDirs) -> None:
+    assert not passes(dirs.load(Request(env_pass=("AWS_*",))), "AWS_SESSION_TOKEN")
 
 
-def test_a_pass_in_a_file_lifts_nothing(world: World) -> None:
-    policy = world.load_text("[env]\npass = ['GITHUB_TOKEN', 'PLAIN']\n")
+def test_a_pass_in_a_file_lifts_nothing(dirs: UserDirs) -> None:
+    policy = dirs.load_text("[env]\npass = ['GITHUB_TOKEN', 'PLAIN']\n")
     assert passes(policy, "PLAIN")
     assert not passes(policy, "GITHUB_TOKEN")
 
 
 @pytest.mark.parametrize("name", ["1A", "", "A-B", "A=B", "Ä"])
-def test_a_name_that_no_variable_has_is_refused(world: World, name: str) -> None:
-    assert "--env-pass" in world.refuse_request(Request(env_pass=(name,))).message
+def test_a_name_that_no_variable_has_is_refused(dirs: UserDirs, name: str) -> None:
+    assert "--env-pass" in dirs.refuse_request(Request(env_pass=(name,))).message
 
 
-def test_a_deny_that_is_needed_stays_beside_the_optional_one(world: World) -> None:
-    policy = world.load_text('[filesystem]\ndeny_globs = ["**/.env"]\n')
+def test_a_deny_that_is_needed_stays_beside_the_optional_one(dirs: UserDirs) -> None:
+    policy = dirs.load_text('[filesystem]\ndeny_globs = ["**/.env"]\n')
     kinds = {
         deny.optional: deny.source.builtin
         for deny in policy.filesystem.denies
@@ -207,8 +207,8 @@ def test_a_deny_that_is_needed_stays_beside_the_optional_one(world: World) -> No
     assert kinds == {True: True, False: False}
 
 
-def test_a_call_that_a_person_blocks_stays_beside_the_built_in_block(world: World) -> None:
-    policy = world.load_text('[syscalls]\nblock = ["shmget"]\n')
+def test_a_call_that_a_person_blocks_stays_beside_the_built_in_block(dirs: UserDirs) -> None:
+    policy = dirs.load_text('[syscalls]\nblock = ["shmget"]\n')
     assert {call.source.builtin for call in policy.syscalls.block if call.value == "shmget"} == {
         True,
         False,

@@ -11,7 +11,7 @@ from paddock.policy import Policy, Request
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Access
 from paddock.policy.trust.origin import BUILTIN_DIR
-from tests.unit.policy.world import World, patterns, words
+from tests.unit.policy.user_dirs import UserDirs, patterns, words
 
 NAMES = ("base", "read-only", "ai-agent", "strict", "dev")
 
@@ -55,8 +55,8 @@ SECRETS = words("""
 """)
 
 
-def load(world: World, name: str) -> Policy:
-    return world.load(Request(profiles=(name,)))
+def load(dirs: UserDirs, name: str) -> Policy:
+    return dirs.load(Request(profiles=(name,)))
 
 
 def blocked(policy: Policy) -> set[str]:
@@ -64,9 +64,9 @@ def blocked(policy: Policy) -> set[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_built_in_profile_loads_without_files_and_notes(world: World, name: str) -> None:
+def test_a_built_in_profile_loads_without_files_and_notes(dirs: UserDirs, name: str) -> None:
     """C-019."""
-    policy = load(world, name)
+    policy = load(dirs, name)
     assert policy.profiles[0] == name
     assert (policy.files, policy.notes) == ((), ())
 
@@ -82,30 +82,30 @@ def test_there_are_no_other_built_in_profiles() -> None:
     assert sorted(os.listdir(BUILTIN_DIR)) == sorted(f"{name}.toml" for name in NAMES)
 
 
-def test_every_profile_blocks_the_classic_calls(world: World) -> None:
+def test_every_profile_blocks_the_classic_calls(dirs: UserDirs) -> None:
     """C-032 to C-039, C-041, C-033."""
     assert len(CLASSIC_28) == 28
-    assert blocked(load(world, "base")) >= {*CLASSIC_28, *NEWER}
+    assert blocked(load(dirs, "base")) >= {*CLASSIC_28, *NEWER}
 
 
-def test_no_call_that_developer_tools_need_is_blocked(world: World) -> None:
-    assert not {*NEEDED} & blocked(load(world, "strict"))
+def test_no_call_that_developer_tools_need_is_blocked(dirs: UserDirs) -> None:
+    assert not {*NEEDED} & blocked(load(dirs, "strict"))
 
 
-def test_strict_is_ai_agent_and_six_calls(world: World) -> None:
+def test_strict_is_ai_agent_and_six_calls(dirs: UserDirs) -> None:
     """C-031."""
-    strict, agent = load(world, "strict"), load(world, "ai-agent")
+    strict, agent = load(dirs, "strict"), load(dirs, "ai-agent")
     assert blocked(strict) - blocked(agent) == SIX
     assert not SIX & blocked(agent)
     assert (strict.filesystem, strict.env) == (agent.filesystem, agent.env)
 
 
-def test_base_grants_no_file(world: World) -> None:
-    assert patterns(load(world, "base")) == []
+def test_base_grants_no_file(dirs: UserDirs) -> None:
+    assert patterns(load(dirs, "base")) == []
 
 
-def test_read_only_can_write_nothing_but_its_own_temp_and_devices(world: World) -> None:
-    grants = load(world, "read-only").filesystem.grants
+def test_read_only_can_write_nothing_but_its_own_temp_and_devices(dirs: UserDirs) -> None:
+    grants = load(dirs, "read-only").filesystem.grants
     writable = [g.pattern for g in grants if g.access in (Access.WRITE, Access.ALLOW)]
     assert writable[0] == "<tmp>/**"
     assert all(pattern.startswith("/dev/") for pattern in writable[1:])
@@ -115,28 +115,28 @@ def test_read_only_can_write_nothing_but_its_own_temp_and_devices(world: World) 
 
 
 @pytest.mark.parametrize("profile", ["read-only", "ai-agent", "strict"])
-def test_other_terminals_of_the_user_are_in_no_default_grant(world: World, profile: str) -> None:
+def test_other_terminals_of_the_user_are_in_no_default_grant(dirs: UserDirs, profile: str) -> None:
     """What is typed into them could be read."""
     assert not [
         pattern
-        for pattern in patterns(load(world, profile))
+        for pattern in patterns(load(dirs, profile))
         if pattern.startswith(("/dev/pts", "/dev/ptmx"))
     ]
 
 
-def test_ai_agent_adds_the_workspace(world: World) -> None:
-    agent, reader = load(world, "ai-agent"), load(world, "read-only")
+def test_ai_agent_adds_the_workspace(dirs: UserDirs) -> None:
+    agent, reader = load(dirs, "ai-agent"), load(dirs, "read-only")
     (added,) = [g for g in agent.filesystem.grants if g not in reader.filesystem.grants]
     assert (added.access, added.pattern, added.workspace) == (
         Access.ALLOW,
-        f"{world.work}/**",
+        f"{dirs.work}/**",
         True,
     )
 
 
-def test_the_system_is_readable(world: World) -> None:
+def test_the_system_is_readable(dirs: UserDirs) -> None:
     """C-020, with /dev and /run left to C-026 and C-028."""
-    globs = [Glob.parse(pattern) for pattern in patterns(load(world, "ai-agent"), Access.READ)]
+    globs = [Glob.parse(pattern) for pattern in patterns(load(dirs, "ai-agent"), Access.READ)]
     for tree in (
         "/usr",
         "/lib",
@@ -162,21 +162,21 @@ def test_the_system_is_readable(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_in_the_home_is_granted_but_for_named_tools(world: World, name: str) -> None:
+def test_nothing_in_the_home_is_granted_but_for_named_tools(dirs: UserDirs, name: str) -> None:
     """C-024: and everything there may be missing."""
-    for grant in load(world, name).filesystem.grants:
-        if grant.pattern.startswith(f"{world.home}/"):
+    for grant in load(dirs, name).filesystem.grants:
+        if grant.pattern.startswith(f"{dirs.home}/"):
             assert grant.optional, grant.pattern
-            assert grant.pattern != f"{world.home}/**"
-    covering = [Glob.parse(grant.pattern) for grant in load(world, name).filesystem.grants]
-    assert not any(glob.covers(f"{world.home}/.config/paddock/x.toml") for glob in covering)
+            assert grant.pattern != f"{dirs.home}/**"
+    covering = [Glob.parse(grant.pattern) for grant in load(dirs, name).filesystem.grants]
+    assert not any(glob.covers(f"{dirs.home}/.config/paddock/x.toml") for glob in covering)
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_a_secret_is_closed_and_no_grant_reaches_it(world: World, secret: str) -> None:
-    path = f"{world.home}/{secret}"
+def test_a_secret_is_closed_and_no_grant_reaches_it(dirs: UserDirs, secret: str) -> None:
+    path = f"{dirs.home}/{secret}"
     for name in NAMES:
-        policy = load(world, name)
+        policy = load(dirs, name)
         assert any(Glob.parse(deny.pattern).covers(path) for deny in policy.filesystem.denies), name
         assert not any(
             Glob.parse(grant.pattern).covers(path) for grant in policy.filesystem.grants
@@ -184,9 +184,9 @@ def test_a_secret_is_closed_and_no_grant_reaches_it(world: World, secret: str) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_grant_has_to_be_cut_around_a_secret(world: World, name: str) -> None:
+def test_no_grant_has_to_be_cut_around_a_secret(dirs: UserDirs, name: str) -> None:
     """Cutting costs the listing of a directory: the built-in grants keep out of its way."""
-    policy = load(world, name)
+    policy = load(dirs, name)
     for deny in policy.filesystem.denies:
         assert Glob.parse(deny.pattern).exact != deny.optional, deny.pattern
         if deny.optional:  # by name: held by mounts or not at all
@@ -197,9 +197,9 @@ def test_no_grant_has_to_be_cut_around_a_secret(world: World, name: str) -> None
             assert not glob.covers(Glob.parse(deny.pattern).prefix), (grant.pattern, deny.pattern)
 
 
-def test_dev_writes_caches_and_no_directory_of_programs(world: World) -> None:
-    writable = [Glob.parse(pattern) for pattern in patterns(load(world, "dev"), Access.ALLOW)]
-    assert any(glob.covers(f"{world.home}/.cargo/registry/x") for glob in writable)
+def test_dev_writes_caches_and_no_directory_of_programs(dirs: UserDirs) -> None:
+    writable = [Glob.parse(pattern) for pattern in patterns(load(dirs, "dev"), Access.ALLOW)]
+    assert any(glob.covers(f"{dirs.home}/.cargo/registry/x") for glob in writable)
     for place in (
         ".cargo/bin/x",
         ".local/bin/x",
@@ -210,33 +210,33 @@ def test_dev_writes_caches_and_no_directory_of_programs(world: World) -> None:
         ".gitconfig",
         ".local/lib/x",
     ):
-        assert not any(glob.covers(f"{world.home}/{place}") for glob in writable), place
+        assert not any(glob.covers(f"{dirs.home}/{place}") for glob in writable), place
 
 
 @pytest.mark.parametrize("variable", [*SEVEN, *INJECTORS])
-def test_a_variable_that_runs_code_is_denied(world: World, variable: str) -> None:
+def test_a_variable_that_runs_code_is_denied(dirs: UserDirs, variable: str) -> None:
     """C-046, C-047."""
-    denies = [deny.value for deny in load(world, "base").env.deny]
+    denies = [deny.value for deny in load(dirs, "base").env.deny]
     assert any(component_matches(deny, variable) for deny in denies)
 
 
 @pytest.mark.parametrize(
     "variable", ["PATH", "HOME", "TERM", "LANG", "LC_CTYPE", "USER", "SHELL", "TZ"]
 )
-def test_a_variable_that_programs_need_passes(world: World, variable: str) -> None:
-    env = load(world, "ai-agent").env
+def test_a_variable_that_programs_need_passes(dirs: UserDirs, variable: str) -> None:
+    env = load(dirs, "ai-agent").env
     assert any(component_matches(entry.value, variable) for entry in env.pass_)
     assert not any(component_matches(deny.value, variable) for deny in env.deny)
 
 
-def test_no_pass_of_a_profile_is_held_back_by_its_own_denies(world: World) -> None:
-    env = load(world, "dev").env
+def test_no_pass_of_a_profile_is_held_back_by_its_own_denies(dirs: UserDirs) -> None:
+    env = load(dirs, "dev").env
     for entry in env.pass_:
         assert not any(component_matches(deny.value, entry.value) for deny in env.deny), entry.value
 
 
-def test_temporary_files_and_caches_go_with_the_run(world: World) -> None:
-    values = {name: value.value for name, value in load(world, "ai-agent").env.set}
+def test_temporary_files_and_caches_go_with_the_run(dirs: UserDirs) -> None:
+    values = {name: value.value for name, value in load(dirs, "ai-agent").env.set}
     assert values["TMPDIR"] == "<tmp>"
     assert values["XDG_CACHE_HOME"].startswith("<tmp>/")
-    assert dict(load(world, "dev").env.set)["XDG_CACHE_HOME"].value == f"{world.home}/.cache"
+    assert dict(load(dirs, "dev").env.set)["XDG_CACHE_HOME"].value == f"{dirs.home}/.cache"

@@ -10,7 +10,7 @@ import pytest
 from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import Glob
 from paddock.policy.protected import TABLE, bears, is_flagged, protected
-from tests.unit.policy.world import words
+from tests.unit.policy.user_dirs import words
 
 ANY = [name for group in protected().groups for name in group.any]
 

@@ -10,7 +10,7 @@ from paddock.errors import PolicyError
 from paddock.policy import GrantFlag, Request
 from paddock.policy.model import Access
 from paddock.policy.render import to_toml
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -57,79 +57,81 @@ workdir = "/srv"
 """
 
 
-def test_lines_and_toml_give_the_same_bytes(world: World) -> None:
+def test_lines_and_toml_give_the_same_bytes(dirs: UserDirs) -> None:
     """C-073."""
-    assert to_toml(world.load_text(CONF, "p.conf")) == to_toml(world.load_text(TOML, "p.toml"))
+    assert to_toml(dirs.load_text(CONF, "p.conf")) == to_toml(dirs.load_text(TOML, "p.toml"))
 
 
-def again(world: World, text: str) -> str:
-    path = world.file("again.toml", text)
-    return to_toml(world.load(Request(policies=(str(path),), trust_required=False)))
+def again(dirs: UserDirs, text: str) -> str:
+    path = dirs.file("again.toml", text)
+    return to_toml(dirs.load(Request(policies=(str(path),), trust_required=False)))
 
 
 @pytest.mark.parametrize("name", ["base", "read-only", "ai-agent", "strict", "dev"])
-def test_a_profile_loads_back_to_the_same_bytes(world: World, name: str) -> None:
-    text = to_toml(world.load(Request(profiles=(name,))))
-    assert again(world, text) == text
+def test_a_profile_loads_back_to_the_same_bytes(dirs: UserDirs, name: str) -> None:
+    text = to_toml(dirs.load(Request(profiles=(name,))))
+    assert again(dirs, text) == text
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.iterdir()))
-def test_a_sample_loads_back_to_the_same_bytes(world: World, name: str) -> None:
-    path = world.file(name, (EXAMPLES / name).read_bytes())
-    text = to_toml(world.load(Request(policies=(str(path),), trust_required=False)))
-    assert again(world, text) == text
+def test_a_sample_loads_back_to_the_same_bytes(dirs: UserDirs, name: str) -> None:
+    path = dirs.file(name, (EXAMPLES / name).read_bytes())
+    text = to_toml(dirs.load(Request(policies=(str(path),), trust_required=False)))
+    assert again(dirs, text) == text
 
 
-def test_strange_text_survives(world: World) -> None:
+def test_strange_text_survives(dirs: UserDirs) -> None:
     odd = "/srv/a \"b\" \\c\\ $d 'e' \x07\n\u00e9\u2028"
     grants = (GrantFlag(access=Access.READ, pattern=odd.replace("$", "$$"), flag="-r"),)
-    policy = world.load(Request(grants=grants, env_set=(("A", "$x\\\n\x7f"),)))
+    policy = dirs.load(Request(grants=grants, env_set=(("A", "$x\\\n\x7f"),)))
     text = to_toml(policy)
-    assert again(world, text) == text
-    reloaded = world.load_text(text)
+    assert again(dirs, text) == text
+    reloaded = dirs.load_text(text)
     assert odd in [grant.pattern for grant in reloaded.filesystem.grants]
     assert dict(reloaded.env.set)["A"].value == "$x\\\n\x7f"
 
 
-def test_a_grant_with_more_to_say_keeps_it(world: World) -> None:
+def test_a_grant_with_more_to_say_keeps_it(dirs: UserDirs) -> None:
     text = to_toml(
-        world.load_text(
+        dirs.load_text(
             "[filesystem]\nallow_globs = [{ path = '/a/$$b?', execute = false }, '/a/c',"
             " { path = '/d/**', execute = false, create = true }]\n"
         )
     )
     assert '{ path = "/d/**", execute = false, create = true }' in text
     assert '{ path = "/a/$$b?", execute = false }' in text
-    assert again(world, text) == text
+    assert again(dirs, text) == text
 
 
-def test_the_workspace_stays_the_workspace(world: World) -> None:
-    text = to_toml(world.load())
+def test_the_workspace_stays_the_workspace(dirs: UserDirs) -> None:
+    text = to_toml(dirs.load())
     assert '"<cwd>/**"' in text
-    assert str(world.work) not in text
+    assert str(dirs.work) not in text
 
 
-def test_a_path_that_is_not_utf8_is_an_error(world: World) -> None:
-    policy = world.load(
+def test_a_path_that_is_not_utf8_is_an_error(dirs: UserDirs) -> None:
+    policy = dirs.load(
         Request(grants=(GrantFlag(access=Access.READ, pattern="/\udcff", flag="-r"),))
     )
     with pytest.raises(PolicyError, match="not UTF-8"):
         to_toml(policy)
 
 
-def test_absent_and_empty_lists_stay_different_in_toml(world: World) -> None:
-    absent = to_toml(world.load_text("[network]\n"))
-    empty = to_toml(world.load_text("[network]\nallowed_hosts = []\n"))
+def test_absent_and_empty_lists_stay_different_in_toml(dirs: UserDirs) -> None:
+    absent = to_toml(dirs.load_text("[network]\n"))
+    empty = to_toml(dirs.load_text("[network]\nallowed_hosts = []\n"))
     assert "[network]\n" in absent
     assert "allowed_hosts" not in absent
     assert "allowed_hosts = []" in empty
-    assert again(world, absent) == absent
-    assert again(world, empty) == empty
+    assert again(dirs, absent) == absent
+    assert again(dirs, empty) == empty
 
 
-def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(world: World) -> None:
+def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(
+    dirs: UserDirs,
+) -> None:
     text = to_toml(
-        world.load_text(
+        dirs.load_text(
             '[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'
         )
     )

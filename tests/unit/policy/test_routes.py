@@ -7,17 +7,17 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Network, Route
 from paddock.policy.render import to_toml
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 
-def network(world: World, text: str) -> Network:
-    found = world.load_text(text).network
+def network(dirs: UserDirs, text: str) -> Network:
+    found = dirs.load_text(text).network
     assert found is not None
     return found
 
 
-def route(world: World, keys: str) -> Route:
-    (one,) = network(world, f"[network.routes.x]\n{keys}\n").routes
+def route(dirs: UserDirs, keys: str) -> Route:
+    (one,) = network(dirs, f"[network.routes.x]\n{keys}\n").routes
     return one
 
 
@@ -32,9 +32,9 @@ def route(world: World, keys: str) -> Route:
     ],
 )
 def test_an_upstream_is_scheme_host_port_and_base(
-    world: World, written: str, read: tuple[str, str, int, str]
+    dirs: UserDirs, written: str, read: tuple[str, str, int, str]
 ) -> None:
-    upstream = route(world, f"upstream = '{written}'").upstream
+    upstream = route(dirs, f"upstream = '{written}'").upstream
     assert (upstream.scheme, upstream.host, upstream.port, upstream.base) == read
 
 
@@ -48,11 +48,11 @@ def test_an_upstream_is_scheme_host_port_and_base(
         "https://h:", "https://[1.2.3.4]",
     ],
 )  # fmt: skip
-def test_an_invalid_upstream_is_refused(world: World, written: str) -> None:
+def test_an_invalid_upstream_is_refused(dirs: UserDirs, written: str) -> None:
     with pytest.raises(
         PolicyError, match=r"p\.toml:2: .*(not an http or https address|not a plain path)"
     ):
-        route(world, f"upstream = '{written}'")
+        route(dirs, f"upstream = '{written}'")
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_an_invalid_upstream_is_refused(world: World, written: str) -> None:
     ],
 )
 def test_a_credential_says_where_the_secret_lies(
-    world: World, written: str, kind: CredentialKind, place: str
+    dirs: UserDirs, written: str, kind: CredentialKind, place: str
 ) -> None:
-    found = route(world, f"upstream = 'https://h'\n{written}").credential
+    found = route(dirs, f"upstream = 'https://h'\n{written}").credential
     assert isinstance(found, Credential)
     assert (found.kind, found.place) == (kind, place)
 
@@ -114,29 +114,29 @@ def test_a_credential_says_where_the_secret_lies(
         ("header = 'x'", 3, "unknown key"),
     ],
 )  # fmt: skip
-def test_an_error_names_its_line(world: World, keys: str, line: int, message: str) -> None:
+def test_an_error_names_its_line(dirs: UserDirs, keys: str, line: int, message: str) -> None:
     with pytest.raises(PolicyError, match=message) as refused:
-        route(world, f"upstream = 'https://h'\n{keys}")
+        route(dirs, f"upstream = 'https://h'\n{keys}")
     assert f"p.toml:{line}:" in refused.value.message
     assert "sk-live" not in refused.value.message  # what may be a secret is not said again
 
 
-def test_a_route_is_named_like_a_host(world: World) -> None:
+def test_a_route_is_named_like_a_host(dirs: UserDirs) -> None:
     with pytest.raises(PolicyError, match=r"p\.toml:1: .*not a valid host name"):
-        network(world, "[network.routes.'a.b']\nupstream = 'https://h'\n")
+        network(dirs, "[network.routes.'a.b']\nupstream = 'https://h'\n")
 
 
-def test_a_host_is_opened_as_a_whole_or_not(world: World) -> None:
+def test_a_host_is_opened_as_a_whole_or_not(dirs: UserDirs) -> None:
     with pytest.raises(PolicyError, match=r"p\.toml:3: .*opens all of"):
-        route(world, "upstream = 'https://h/base'\ninspect = true")
+        route(dirs, "upstream = 'https://h/base'\ninspect = true")
     with pytest.raises(PolicyError, match=r"p\.toml:2: .*not the name of one host"):
-        network(world, "[network]\ninspect = ['*.example.com']\n")
+        network(dirs, "[network]\ninspect = ['*.example.com']\n")
     assert [
-        host.value for host in network(world, "[network]\ninspect = ['Example.com.']\n").inspect
+        host.value for host in network(dirs, "[network]\ninspect = ['Example.com.']\n").inspect
     ] == ["example.com"]
 
 
-def test_a_rendered_route_is_the_same_route(world: World) -> None:
+def test_a_rendered_route_is_the_same_route(dirs: UserDirs) -> None:
     text = (
         "[network]\ninspect = ['b.example', 'a.example']\n[network.routes.x]\n"
         "upstream = 'http://h:81/v1'\n"
@@ -144,8 +144,8 @@ def test_a_rendered_route_is_the_same_route(world: World) -> None:
         "env = { B = '<route>', A = '$$<placeholder>' }\nendpoint_rules = [{ method = '*', "
         "path = '/**' }]\n"
     )
-    once = to_toml(world.load_text(text))
-    assert to_toml(world.load_text(once)) == once
-    (found,) = network(world, text).routes
+    once = to_toml(dirs.load_text(text))
+    assert to_toml(dirs.load_text(once)) == once
+    (found,) = network(dirs, text).routes
     assert (found.inject_mode, found.inject_name) == (InjectMode.HEADER, "x-key")
     assert dict(found.env) == {"B": "<route>", "A": "$<placeholder>"}

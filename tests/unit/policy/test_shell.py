@@ -7,7 +7,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy.model import NetworkMode, OnFailure
 from paddock.policy.render import to_toml
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 WHOLE = """\
 [shell]
@@ -24,8 +24,8 @@ deny = ["A_*"]
 """
 
 
-def test_every_key_is_read(world: World) -> None:
-    shell = world.load_text(WHOLE).shell
+def test_every_key_is_read(dirs: UserDirs) -> None:
+    shell = dirs.load_text(WHOLE).shell
     assert shell is not None
     assert shell.network is not None
     assert shell.network.value is NetworkMode.NONE
@@ -36,13 +36,13 @@ def test_every_key_is_read(world: World) -> None:
     assert [(one.access.value, one.optional) for one in shell.grants] == [
         ("read", False), ("write", False), ("allow", False), ("exec", True),
     ]  # fmt: skip
-    assert shell.denies[0].pattern == f"{world.home}/.token/**"
+    assert shell.denies[0].pattern == f"{dirs.home}/.token/**"
     assert (shell.source.line, shell.denies[0].source.line) == (1, 7)
 
 
-def test_absent_and_empty_are_different(world: World) -> None:
-    assert world.load_text("[meta]\n").shell is None
-    assert world.load_text("[shell]\n").shell is not None
+def test_absent_and_empty_are_different(dirs: UserDirs) -> None:
+    assert dirs.load_text("[meta]\n").shell is None
+    assert dirs.load_text("[shell]\n").shell is not None
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_absent_and_empty_are_different(world: World) -> None:
         ('write_globs = [{ path = "/x/**", execute = false }]', 2, "write_globs"),
     ],
 )
-def test_an_error_has_its_line(world: World, line: str, number: int, text: str) -> None:
+def test_an_error_has_its_line(dirs: UserDirs, line: str, number: int, text: str) -> None:
     with pytest.raises(PolicyError) as error:
-        world.load_text(f"[shell]\n{line}\n")
+        dirs.load_text(f"[shell]\n{line}\n")
     assert f"p.toml:{number}" in str(error.value), error.value
     assert text in str(error.value)
 
 
-def test_two_shell_sections_are_merged_and_the_later_value_wins(world: World) -> None:
-    world.file("under.toml", WHOLE)
+def test_two_shell_sections_are_merged_and_the_later_value_wins(dirs: UserDirs) -> None:
+    dirs.file("under.toml", WHOLE)
     over = '[meta]\ninherit = "./under.toml"\n[shell]\non_failure = "closed"\nblock = ["sync"]\n'
-    shell = world.load_text(over, "over.toml").shell
+    shell = dirs.load_text(over, "over.toml").shell
     assert shell is not None
     assert shell.on_failure is not None
     assert shell.on_failure.value is OnFailure.CLOSED
@@ -75,8 +75,8 @@ def test_two_shell_sections_are_merged_and_the_later_value_wins(world: World) ->
     assert shell.network is not None
 
 
-def test_a_rendered_shell_section_reads_the_same(world: World) -> None:
+def test_a_rendered_shell_section_reads_the_same(dirs: UserDirs) -> None:
     for text in (WHOLE, "[shell]\n"):
-        written = to_toml(world.load_text(text))
-        assert to_toml(world.load_text(written, "again.toml")) == written
+        written = to_toml(dirs.load_text(text))
+        assert to_toml(dirs.load_text(written, "again.toml")) == written
         assert "[shell]" in written

@@ -129,7 +129,7 @@ def names_read(words: list[str], project: Path, home: Path) -> set[str]:
     return {name for name in names if name.split("/")[0] not in (".git", "node_modules", "message")}
 
 
-def verdict(name: str) -> str | None:
+def list_of(name: str) -> str | None:
     place = f"/project/{name}"
     parents = [
         place.rsplit("/", depth)[0] if depth else place for depth in range(name.count("/") + 1)
@@ -141,7 +141,7 @@ def verdict(name: str) -> str | None:
             return "protected"
         # A directory on the way to protected names, which is nothing by itself.
         if any(f"/{pattern}".startswith(f"/{name}/") for pattern in (*group.any, *group.top)):
-            return "a way"
+            return "above a protected name"
     last = name.rpartition("/")[2]
     if any(component_matches(pattern, last) for pattern in DENIED):
         return "denied"
@@ -166,6 +166,6 @@ def test_every_name_that_a_tool_reads_in_a_project_is_on_a_list(
     assert tool.reads in read, f"{words} did not look for {tool.reads}: {sorted(read)}"
     programs = {path.name for path in Path("/usr/bin").iterdir()} | {Path(sys.executable).name}
     unknown = {
-        name for name in read if verdict(name) is None and name.split("/")[0] not in HARMLESS
+        name for name in read if list_of(name) is None and name.split("/")[0] not in HARMLESS
     }
     assert unknown - programs == set()

@@ -32,8 +32,8 @@ def call(tools: Tools | Path, name: str, **arguments: Any) -> ToolResult:
 class Answers:
     """An approver that gives these answers, one each, and keeps what it was asked."""
 
-    def __init__(self, *verdicts: Verdict) -> None:
-        self._verdicts = list(verdicts)
+    def __init__(self, *answers: Verdict) -> None:
+        self._answers = list(answers)
         self.asked: list[ToolQuestion] = []
 
     def serve(self, inbox: Inbox) -> None:
@@ -43,7 +43,7 @@ class Answers:
             for question in inbox.open():
                 assert isinstance(question, ToolQuestion)
                 self.asked.append(question)
-                inbox.answer(question, self._verdicts.pop(0), "test")
+                inbox.answer(question, self._answers.pop(0), "test")
 
 
 class Echo:

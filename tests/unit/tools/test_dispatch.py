@@ -46,8 +46,10 @@ def tools(policy: ToolPolicy, **settings: Any) -> Tools:
 def test_a_denied_call_asks_no_approver_and_does_nothing(tmp_path: Path) -> None:
     """A-016"""
     approver, executor, journal = Answers(), Echo(), Recorded()
-    with Approvals(approver) as desk:
-        made = tools(ToolPolicy(cwd=tmp_path), approvals=desk, executor=executor, recorder=journal)
+    with Approvals(approver) as approvals:
+        made = tools(
+            ToolPolicy(cwd=tmp_path), approvals=approvals, executor=executor, recorder=journal
+        )
         assert call(made, "bash", command="rm -rf /").outcome is ToolOutcome.BLOCKED
         assert call(made, "write_file", path="../x", content="").outcome is ToolOutcome.BLOCKED
         assert call(made, "write_file", path="x").outcome is ToolOutcome.INVALID_ARGUMENTS
@@ -125,8 +127,8 @@ def test_a_custom_tool_ends_at_the_timeout(tmp_path: Path) -> None:
 def test_an_answer_is_about_this_command_in_this_directory(tmp_path: Path) -> None:
     """A-092, A-093, A-094"""
     approver, executor = Answers(Verdict.ONCE, Verdict.SESSION, Verdict.DENY, Verdict.DENY), Echo()
-    with Approvals(approver) as desk:
-        made = tools(ToolPolicy(cwd=tmp_path), approvals=desk, executor=executor)
+    with Approvals(approver) as approvals:
+        made = tools(ToolPolicy(cwd=tmp_path), approvals=approvals, executor=executor)
         assert call(made, "bash", command="git status").ok
         assert call(made, "bash", command="git status").ok
         assert call(made, "bash", command="git  status # again").ok  # the same, for the session
@@ -151,8 +153,8 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"one\r\ntwo\r\n")
     (tmp_path / "binary").write_bytes(b"\0\1")
     approver = Answers(*[Verdict.DENY] * 4)
-    with Approvals(approver) as desk:
-        made = tools(ToolPolicy(cwd=tmp_path), approvals=desk)
+    with Approvals(approver) as approvals:
+        made = tools(ToolPolicy(cwd=tmp_path), approvals=approvals)
         call(made, "edit_file", path="f", old_text="two", new_text="2")
         call(made, "write_file", path="f", content=f"one\ntoken={SECRET}\n")
         call(made, "write_file", path="new", content="x\n")
@@ -184,8 +186,8 @@ def test_the_shown_content_is_written_or_nothing_is(tmp_path: Path) -> None:
             (tmp_path / "f").write_text("another\n")
             super().serve(inbox)
 
-    with Approvals(Meanwhile(Verdict.ONCE)) as desk:
-        made = tools(ToolPolicy(cwd=tmp_path), approvals=desk)
+    with Approvals(Meanwhile(Verdict.ONCE)) as approvals:
+        made = tools(ToolPolicy(cwd=tmp_path), approvals=approvals)
         result = call(made, "edit_file", path="f", old_text="one", new_text="1")
     assert result.outcome is ToolOutcome.CHANGED
     assert (tmp_path / "f").read_text() == "another\n"
@@ -200,8 +202,8 @@ def test_the_executor_says_whether_commands_are_confined(tmp_path: Path) -> None
 
 
 def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -> None:
-    with Approvals(answers := Answers(Verdict.ONCE, Verdict.SESSION)) as desk:
-        made = tools(ToolPolicy(cwd=tmp_path), approvals=desk)
+    with Approvals(answers := Answers(Verdict.ONCE, Verdict.SESSION)) as approvals:
+        made = tools(ToolPolicy(cwd=tmp_path), approvals=approvals)
         for content in ("a\n", "b\n", "c\n"):
             assert call(made, "write_file", path="f", content=content).ok
     assert [str(one.diff).splitlines()[1:] for one in answers.asked] == [["+a"], ["-a", "+b"]]
@@ -215,8 +217,8 @@ def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -
 def test_each_call_is_journaled(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("text")
     journal = Recorded()
-    with Approvals(Answers(Verdict.ONCE)) as desk:
-        made = tools(lenient(tmp_path), approvals=desk, executor=Echo(), recorder=journal)
+    with Approvals(Answers(Verdict.ONCE)) as approvals:
+        made = tools(lenient(tmp_path), approvals=approvals, executor=Echo(), recorder=journal)
         call(made, "read_file", path="f")
         call(made, "read_file", path="none")
         call(made, "bash", command="ls")
@@ -268,8 +270,8 @@ def test_a_call_that_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
         assert result.outcome is ToolOutcome.UNAVAILABLE
         assert "the disk is full" in result.message
     assert (list(tmp_path.iterdir()), executor.ran) == ([], [])
-    with Approvals(Answers(Verdict.ONCE)) as desk:
-        asking = tools(ToolPolicy(cwd=tmp_path), approvals=desk, recorder=Recorded(room=0))
+    with Approvals(Answers(Verdict.ONCE)) as approvals:
+        asking = tools(ToolPolicy(cwd=tmp_path), approvals=approvals, recorder=Recorded(room=0))
         assert call(asking, "write_file", path="f", content="x").outcome is ToolOutcome.UNAVAILABLE
     assert list(tmp_path.iterdir()) == []
 
@@ -356,8 +358,8 @@ def test_a_cancelled_call_takes_its_question_back(tmp_path: Path) -> None:
                     if inbox.open():
                         loop.call_soon_threadsafe(asked.set)
 
-        with Approvals(Waits()) as desk:
-            made = tools(ToolPolicy(cwd=tmp_path), approvals=desk, recorder=journal)
+        with Approvals(Waits()) as approvals:
+            made = tools(ToolPolicy(cwd=tmp_path), approvals=approvals, recorder=journal)
             task = asyncio.create_task(
                 made.call(ToolCall(name="write_file", arguments={"path": "f", "content": "x"}))
             )
@@ -396,9 +398,9 @@ def test_a_cancelled_command_is_journaled_as_such(tmp_path: Path) -> None:
 def test_a_read_can_be_asked_about(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x")
     approver = Answers(Verdict.ONCE)
-    with Approvals(approver) as desk:
+    with Approvals(approver) as approvals:
         rule = PathRule(path="<cwd>/f", action=Action.ASK)
-        made = tools(lenient(tmp_path, path_rules=[rule]), approvals=desk)
+        made = tools(lenient(tmp_path, path_rules=[rule]), approvals=approvals)
         assert call(made, "read_file", path="f").ok
     assert approver.asked[0].lines == ("read f",)
     assert approver.asked[0].diff is None

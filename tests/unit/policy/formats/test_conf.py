@@ -6,7 +6,7 @@ import pytest
 
 from paddock.policy.formats.conf import DIRECTIVES
 from paddock.policy.model import Access
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 EVERY_DIRECTIVE = """\
 # a comment
@@ -45,21 +45,21 @@ limit processes 64
 """
 
 
-def test_every_directive_reaches_the_model(world: World) -> None:
+def test_every_directive_reaches_the_model(dirs: UserDirs) -> None:
     assert all(f"\n{directive} " in EVERY_DIRECTIVE.replace("\t", "") for directive in DIRECTIVES)
-    policy = world.load_text(EVERY_DIRECTIVE, "p.conf")
+    policy = dirs.load_text(EVERY_DIRECTIVE, "p.conf")
     assert [(g.access, g.pattern, g.optional) for g in policy.filesystem.grants] == [
         (Access.READ, "/usr", False),
         (Access.READ, "/opt/my dir", False),
-        (Access.ALLOW, f"{world.home}/p", False),
-        (Access.ALLOW, f"{world.home}/q", True),
+        (Access.ALLOW, f"{dirs.home}/p", False),
+        (Access.ALLOW, f"{dirs.home}/q", True),
         (Access.EXEC, "/opt/bin", False),
     ]
     assert policy.audit.enabled is not None
     assert policy.audit.dir is not None
-    assert policy.audit.dir.value == f"/var/tmp/j-{world.origin.uid}"
+    assert policy.audit.dir.value == f"/var/tmp/j-{dirs.origin.uid}"
     assert policy.workdir is not None
-    assert policy.workdir.value == str(world.home)
+    assert policy.workdir.value == str(dirs.home)
     assert policy.env.deny[-1].value == "FOO_*"
     assert {limit.name: limit.value for limit in policy.limits} == {
         "memory_mb": 512,
@@ -80,8 +80,8 @@ def test_every_directive_reaches_the_model(world: World) -> None:
     }
 
 
-def test_comments_and_blanks_around_one_line_give_one_grant(world: World) -> None:
-    policy = world.load_text("# x\n\n   \n#ro /no\nro /yes\n# z\n", "p.conf")
+def test_comments_and_blanks_around_one_line_give_one_grant(dirs: UserDirs) -> None:
+    policy = dirs.load_text("# x\n\n   \n#ro /no\nro /yes\n# z\n", "p.conf")
     assert [grant.pattern for grant in policy.filesystem.grants] == ["/yes"]
     assert str(policy.filesystem.grants[0].source).endswith("p.conf:5")
 
@@ -130,24 +130,24 @@ MISTAKES = [
     ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:40] for m in MISTAKES]
 )
 def test_an_invalid_profile_line_is_an_error_with_its_line(
-    world: World, text: str, line: int, words: str, hint: str | None
+    dirs: UserDirs, text: str, line: int, words: str, hint: str | None
 ) -> None:
-    error = world.refuse(text, "p.conf")
-    assert error.where == f"{world.root}/policies/p.conf:{line}"
+    error = dirs.refuse(text, "p.conf")
+    assert error.where == f"{dirs.root}/policies/p.conf:{line}"
     assert words in error.message
     if hint is not None:
         assert hint in (error.hint or "")
 
 
-def test_a_line_of_just_the_limit_is_read(world: World) -> None:
+def test_a_line_of_just_the_limit_is_read(dirs: UserDirs) -> None:
     line = "ro /" + "x" * (4096 - len("ro /"))
-    assert len(world.load_text(line + "\n", "p.conf").filesystem.grants) == 1
+    assert len(dirs.load_text(line + "\n", "p.conf").filesystem.grants) == 1
 
 
 @pytest.mark.parametrize("data", [b"ro /a\0\n", b"ro /a\n\xff\n"])
-def test_bytes_that_are_no_text_are_refused(world: World, data: bytes) -> None:
-    world.refuse(data, "p.conf")
+def test_bytes_that_are_no_text_are_refused(dirs: UserDirs, data: bytes) -> None:
+    dirs.refuse(data, "p.conf")
 
 
-def test_windows_line_ends_are_read(world: World) -> None:
-    assert world.load_text("ro /a\r\nro /b\r\n", "p.conf").filesystem.grants[1].pattern == "/b"
+def test_windows_line_ends_are_read(dirs: UserDirs) -> None:
+    assert dirs.load_text("ro /a\r\nro /b\r\n", "p.conf").filesystem.grants[1].pattern == "/b"

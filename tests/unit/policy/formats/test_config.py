@@ -25,7 +25,7 @@ from paddock.policy.formats.config import (
 )
 from paddock.policy.formats.safety import read_safety_config
 from paddock.session.tools import limits_of
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 SAMPLE = {
     "provider": {"name": "someone", "model": "large-1"},
@@ -42,12 +42,12 @@ SAMPLE = {
 }
 
 
-def read(world: World, values: object) -> Config:
-    return read_config(json.dumps(values), "c.json", world.origin)
+def read(dirs: UserDirs, values: object) -> Config:
+    return read_config(json.dumps(values), "c.json", dirs.origin)
 
 
-def own(world: World, values: object) -> None:
-    place = Path(world.origin.config_dir)
+def own(dirs: UserDirs, values: object) -> None:
+    place = Path(dirs.origin.config_dir)
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(values))
     (place / "config.json").chmod(0o600)
@@ -57,9 +57,9 @@ def seen(config: Config) -> dict[str, tuple[Any, str]]:
     return {key: (value, source) for key, value, source in shown(config)}
 
 
-def test_every_value_of_a_configuration_is_seen(world: World) -> None:
+def test_every_value_of_a_configuration_is_seen(dirs: UserDirs) -> None:
     """A-082, A-083"""
-    config = read(world, SAMPLE)
+    config = read(dirs, SAMPLE)
     assert config.provider is not None
     assert config.provider.model is not None
     assert (config.provider.name.value, config.provider.model.value) == ("someone", "large-1")
@@ -69,7 +69,7 @@ def test_every_value_of_a_configuration_is_seen(world: World) -> None:
     assert config.sandbox is not None
     assert (config.sandbox.mode.value, config.sandbox.linux.max_memory_mb) == ("linux", 256)
     found = {key: value for key, (value, _) in seen(config).items()}
-    assert found["allowed_paths"] == [f"{world.origin.cwd}/**", "/srv/shared/**"]
+    assert found["allowed_paths"] == [f"{dirs.origin.cwd}/**", "/srv/shared/**"]
     assert found["denied_paths"] == ["**/private/**"]
     assert (found["require_approval_for_writes"], found["require_approval_for_execute"]) == (
         True,
@@ -79,10 +79,10 @@ def test_every_value_of_a_configuration_is_seen(world: World) -> None:
     assert (limits.calls, limits.timeout_s, limits.own_timeout_s) == (30, 120.0, 120.0)
 
 
-def test_a_file_is_loaded_by_its_path(world: World, tmp_path: Path) -> None:
+def test_a_file_is_loaded_by_its_path(dirs: UserDirs, tmp_path: Path) -> None:
     """A-087"""
-    file = world.file("c.json", json.dumps(SAMPLE))
-    config = load_config(Path(file), origin=world.origin)
+    file = dirs.file("c.json", json.dumps(SAMPLE))
+    config = load_config(Path(file), origin=dirs.origin)
     assert config.max_steps is not None
     assert paddock.load_config is load_config
 
@@ -102,43 +102,45 @@ def test_a_file_is_loaded_by_its_path(world: World, tmp_path: Path) -> None:
         ([], "expected an object"),
     ],
 )
-def test_an_invalid_configuration_names_its_cause(world: World, values: object, words: str) -> None:
+def test_an_invalid_configuration_names_its_cause(
+    dirs: UserDirs, values: object, words: str
+) -> None:
     """A-086"""
     with pytest.raises(PolicyError) as refused:
-        read(world, values)
+        read(dirs, values)
     assert words in f"{refused.value.where} {refused.value.message}"
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", '{"max_steps": NaN}', '{"safety": {}, "safety": {}}', "[" * 100_000]
 )
-def test_invalid_json_is_an_error(world: World, text: str) -> None:
+def test_invalid_json_is_an_error(dirs: UserDirs, text: str) -> None:
     with pytest.raises(PolicyError):
-        read_config(text, "c.json", world.origin)
+        read_config(text, "c.json", dirs.origin)
 
 
-def test_a_later_layer_replaces_only_the_values_it_sets(world: World) -> None:
+def test_a_later_layer_replaces_only_the_values_it_sets(dirs: UserDirs) -> None:
     """A-088, A-089"""
-    assert seen(configured(world.origin))["require_approval_for_writes"] == (
+    assert seen(configured(dirs.origin))["require_approval_for_writes"] == (
         True,
         "built in",
     )  # A-062
     own(
-        world,
+        dirs,
         {
             "safety": {"require_approval_for_writes": False, "denied_paths": ["**/a"]},
             "max_steps": 5,
         },
     )
-    place = f"{world.origin.config_dir}/config.json"
-    found = seen(configured(world.origin))
+    place = f"{dirs.origin.config_dir}/config.json"
+    found = seen(configured(dirs.origin))
     assert found["require_approval_for_writes"] == (False, f"{place}:1")
-    named = world.file(
+    named = dirs.file(
         "named.json",
         json.dumps({"safety": {"read_only": True, "denied_paths": ["**/b"]}, "timeout": 9}),
     )
     flags = tool_flags(require_approval=True, denied_paths=["c"])
-    found = seen(configured(world.origin, named, flags=flags))
+    found = seen(configured(dirs.origin, named, flags=flags))
     assert found["read_only"] == (True, f"{named}:1")
     assert found["max_steps"] == (5, f"{place}:1")
     assert found["timeout"] == (9.0, f"{named}:1")
@@ -147,23 +149,23 @@ def test_a_later_layer_replaces_only_the_values_it_sets(world: World) -> None:
     assert found["log_all_commands"] == (False, "built in")
 
 
-def test_paths_of_a_later_layer_stand_for_themselves(world: World) -> None:
+def test_paths_of_a_later_layer_stand_for_themselves(dirs: UserDirs) -> None:
     """A-077, A-079"""
-    own(world, INITIAL)
-    assert seen(configured(world.origin))["allowed_paths"][0] == [f"{world.origin.cwd}/**"]
+    own(dirs, INITIAL)
+    assert seen(configured(dirs.origin))["allowed_paths"][0] == [f"{dirs.origin.cwd}/**"]
     flags = tool_flags(restrict_to_cwd=True, allowed_paths=["/srv/x/**"])
-    assert seen(configured(world.origin, flags=flags))["allowed_paths"] == (
+    assert seen(configured(dirs.origin, flags=flags))["allowed_paths"] == (
         ["/srv/x/**"],
         "--allowed-paths",
     )
 
 
-def test_without_a_boundary_the_built_in_list_still_denies(world: World) -> None:
+def test_without_a_boundary_the_built_in_list_still_denies(dirs: UserDirs) -> None:
     """A-064"""
     tools = configured(
-        world.origin, flags=tool_flags(restrict_to_cwd=False, require_approval=False)
+        dirs.origin, flags=tool_flags(restrict_to_cwd=False, require_approval=False)
     ).tools
-    policy = ToolPolicy.of(tools, cwd=world.origin.cwd, home=world.origin.home)
+    policy = ToolPolicy.of(tools, cwd=dirs.origin.cwd, home=dirs.origin.home)
 
     def action(path: str) -> str:
         return policy.check(ToolCall(name="read_file", arguments={"path": path})).action.value
@@ -175,18 +177,18 @@ def test_without_a_boundary_the_built_in_list_still_denies(world: World) -> None
     )
 
 
-def test_a_file_of_the_working_directory_is_not_read_by_itself(world: World) -> None:
+def test_a_file_of_the_working_directory_is_not_read_by_itself(dirs: UserDirs) -> None:
     """A-090"""
     for name in ("paddock.json", "config.json"):
-        (Path(world.origin.cwd) / name).write_text(json.dumps({"safety": {"read_only": True}}))
-    assert seen(configured(world.origin))["read_only"] == (False, "built in")
+        (Path(dirs.origin.cwd) / name).write_text(json.dumps({"safety": {"read_only": True}}))
+    assert seen(configured(dirs.origin))["read_only"] == (False, "built in")
 
 
-def test_a_configuration_in_the_workspace_needs_trust(world: World) -> None:
-    inside = os.path.join(world.origin.cwd, "c.json")
+def test_a_configuration_in_the_workspace_needs_trust(dirs: UserDirs) -> None:
+    inside = os.path.join(dirs.origin.cwd, "c.json")
     Path(inside).write_text(json.dumps(SAMPLE))
     with pytest.raises(PolicyError, match="trust"):
-        load_config(inside, origin=world.origin)
+        load_config(inside, origin=dirs.origin)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +204,11 @@ def test_a_configuration_in_the_workspace_needs_trust(world: World) -> None:
     ],
 )
 def test_a_request_may_only_tighten(
-    world: World, wanted: dict[str, Any], loosens: str | None
+    dirs: UserDirs, wanted: dict[str, Any], loosens: str | None
 ) -> None:
     """A-069, A-070, A-073"""
-    server = read_safety_config(json.dumps({"read_only": True}), "server", world.origin).tools
-    asked = read_safety_config(json.dumps(wanted), "request", world.origin).tools
+    server = read_safety_config(json.dumps({"read_only": True}), "server", dirs.origin).tools
+    asked = read_safety_config(json.dumps(wanted), "request", dirs.origin).tools
     if loosens is None:
         assert ToolPolicy.of(tightened(server, asked), cwd="/w", home="/h").read_only
         return

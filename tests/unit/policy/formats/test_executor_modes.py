@@ -19,20 +19,20 @@ from paddock.policy.formats.executor_modes import (
     wsl_profile,
 )
 from paddock.policy.formats.safety import SafetyConfig, read_safety_config
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 DIGEST = "ab" * 32
 
 
-def sandbox(world: World, **values: Any) -> SandboxConfig:
+def sandbox(dirs: UserDirs, **values: Any) -> SandboxConfig:
     return read_safety_config(
-        json.dumps({"safety": {"sandbox": values}}), "x.json", world.origin
+        json.dumps({"safety": {"sandbox": values}}), "x.json", dirs.origin
     ).sandbox
 
 
-def test_executor_modes_have_these_defaults(world: World) -> None:
+def test_executor_modes_have_these_defaults(dirs: UserDirs) -> None:
     """A-063, A-163 to A-168"""
-    assert sandbox(world) == SandboxConfig() == SafetyConfig().sandbox
+    assert sandbox(dirs) == SandboxConfig() == SafetyConfig().sandbox
     config = SandboxConfig()
     assert (config.mode, config.require_enforced, config.local) == (
         Mode.AUTO,
@@ -57,7 +57,7 @@ def test_executor_modes_have_these_defaults(world: World) -> None:
     assert (wsl.system_prompt_hint, wsl.automount, wsl.user) == ("", True, None)
 
 
-def test_configuration_can_be_built_in_python(world: World) -> None:
+def test_configuration_can_be_built_in_python(dirs: UserDirs) -> None:
     """A-118, A-119, A-128, A-129, A-140"""
     made = SafetyConfig(
         sandbox=SandboxConfig(
@@ -70,7 +70,7 @@ def test_configuration_can_be_built_in_python(world: World) -> None:
         )
     )
     read = sandbox(
-        world,
+        dirs,
         mode="linux",
         linux={"workspace": "/w", "max_memory_mb": 1024},
         windows={
@@ -105,10 +105,10 @@ def test_configuration_can_be_built_in_python(world: World) -> None:
         ({"wsl": {"distros": 1}}, "unknown key"),
     ],
 )
-def test_an_invalid_value_is_refused(world: World, values: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused(dirs: UserDirs, values: dict[str, Any], said: str) -> None:
     """A-086, A-100, A-153, A-156, A-161, A-162: also in a part that is not used."""
     with pytest.raises(PolicyError, match=said):
-        sandbox(world, **values)
+        sandbox(dirs, **values)
 
 
 def test_configuration_in_python_is_validated_too() -> None:
@@ -125,13 +125,13 @@ def test_configuration_in_python_is_validated_too() -> None:
     [("alpine-base", ("python3", "py3-pip")), ("ubuntu-base", ("python3", "python3-pip", "git"))],
 )
 def test_paddock_has_profiles_for_distributions(
-    world: World, name: str, packages: tuple[str, ...]
+    dirs: UserDirs, name: str, packages: tuple[str, ...]
 ) -> None:
     """A-154, A-155"""
     assert name in builtin_distros()
-    read = wsl_profile(name, world.origin)
+    read = wsl_profile(name, dirs.origin)
     assert (read.profile, read.packages) == (name, packages)
-    assert read == sandbox(world, wsl={"profile": name}).wsl
+    assert read == sandbox(dirs, wsl={"profile": name}).wsl
     if name == "alpine-base":
         assert (read.rootfs_url, read.rootfs_sha256) == (
             WslSandboxConfig().rootfs_url,
@@ -144,7 +144,7 @@ def test_paddock_has_profiles_for_distributions(
         )
 
 
-def test_written_values_win_over_the_profile(world: World) -> None:
+def test_written_values_win_over_the_profile(dirs: UserDirs) -> None:
     """A-139, A-156"""
     profile = {
         "distro": "mine",
@@ -156,8 +156,8 @@ def test_written_values_win_over_the_profile(world: World) -> None:
         "package_install_command": "get {packages}",
         "system_prompt_hint": "You are in a distribution.",
     }
-    world.write(world.home / "d.json", json.dumps(profile))
-    read = sandbox(world, mode="wsl", wsl={"profile": "~/d.json", "packages": ["jq", "gcc"]})
+    dirs.write(dirs.home / "d.json", json.dumps(profile))
+    read = sandbox(dirs, mode="wsl", wsl={"profile": "~/d.json", "packages": ["jq", "gcc"]})
     assert (read.wsl.distro, read.wsl.shell, read.wsl.install_line) == (
         "mine",
         "bash",
@@ -166,17 +166,17 @@ def test_written_values_win_over_the_profile(world: World) -> None:
     assert read.system_prompt_hint == "You are in a distribution."
     assert SandboxConfig(mode=Mode.LINUX, wsl=read.wsl).system_prompt_hint == ""
     mirror = {"rootfs_url": "https://mirror/y", "rootfs_sha256": WslSandboxConfig().rootfs_sha256}
-    assert sandbox(world, wsl=mirror).wsl.rootfs_url == "https://mirror/y"
+    assert sandbox(dirs, wsl=mirror).wsl.rootfs_url == "https://mirror/y"
     with pytest.raises(PolicyError, match="needs its own"):
-        sandbox(world, wsl={"profile": "~/d.json", "rootfs_url": "https://other/y"})
+        sandbox(dirs, wsl={"profile": "~/d.json", "rootfs_url": "https://other/y"})
     for wrong, said in (
         ({"profile": "alpine-base"}, "unknown"),
         ({"shell": 1}, "expected a text"),
         ([], "an object"),
     ):
-        world.write(world.home / "d.json", json.dumps(wrong))
+        dirs.write(dirs.home / "d.json", json.dumps(wrong))
         with pytest.raises(PolicyError, match=said):
-            sandbox(world, wsl={"profile": "~/d.json"})
+            sandbox(dirs, wsl={"profile": "~/d.json"})
 
 
 def test_a_distribution_is_stored_in_the_users_data_directory(

@@ -9,13 +9,13 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
 from paddock.policy.model import Access, Action, Effect, NetworkMode, Widen, Workspace
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-def test_every_section_reaches_the_model(world: World) -> None:
-    policy = world.load_text(
+def test_every_section_reaches_the_model(dirs: UserDirs) -> None:
+    policy = dirs.load_text(
         f"""
         [meta]
         version = 1
@@ -72,7 +72,7 @@ def test_every_section_reaches_the_model(world: World) -> None:
     assert [(g.access, g.pattern, g.optional, g.workspace) for g in own] == [
         (Access.READ, "/a/**", False, False),
         (Access.WRITE, "/b", False, False),
-        (Access.ALLOW, f"{world.work}/**", False, True),
+        (Access.ALLOW, f"{dirs.work}/**", False, True),
         (Access.EXEC, "/c/**", True, False),
     ]
     assert files.denies[-1].pattern == "**/.env"
@@ -85,7 +85,7 @@ def test_every_section_reaches_the_model(world: World) -> None:
     assert policy.meta.default_action is not None
     assert policy.meta.default_action.value is Action.ASK
     assert policy.workdir is not None
-    assert policy.workdir.value == f"{world.work}/sub"
+    assert policy.workdir.value == f"{dirs.work}/sub"
     assert network is not None
     assert network.mode is not None
     assert network.mode.value is NetworkMode.FILTERED
@@ -99,7 +99,7 @@ def test_every_section_reaches_the_model(world: World) -> None:
         ("wall_s", 2),
     ]
     assert policy.audit.dir is not None
-    assert policy.audit.dir.value == f"/var/tmp/j-{world.origin.uid}"
+    assert policy.audit.dir.value == f"/var/tmp/j-{dirs.origin.uid}"
     (rule,) = policy.rules
     assert (rule.id, rule.reason) == ("r", "why")
     assert [(m.key, m.values, m.negate) for m in rule.matches] == [
@@ -109,47 +109,47 @@ def test_every_section_reaches_the_model(world: World) -> None:
     assert policy.tools.read_only is not None
     assert policy.tools.read_only.value is True
     assert [(one.action, one.path, one.op) for one in policy.tools.path_rules] == [
-        (Action.ASK, f"{world.work}/**", Effect.WRITE)
+        (Action.ASK, f"{dirs.work}/**", Effect.WRITE)
     ]
     assert policy.tools.allowed_paths is None
 
 
-def test_every_value_knows_file_line_and_key(world: World) -> None:
-    policy = world.load_text('[filesystem]\nread_globs = [\n  "/a",\n  "/b",\n]\n')
+def test_every_value_knows_file_line_and_key(dirs: UserDirs) -> None:
+    policy = dirs.load_text('[filesystem]\nread_globs = [\n  "/a",\n  "/b",\n]\n')
     source = policy.filesystem.grants[-1].source
     assert (source.line, source.key) == (4, "filesystem.read_globs[1]")
     assert str(source).endswith("p.toml:4")
 
 
-def test_a_grant_may_be_a_table_with_more_to_say(world: World) -> None:
-    policy = world.load_text(
+def test_a_grant_may_be_a_table_with_more_to_say(dirs: UserDirs) -> None:
+    policy = dirs.load_text(
         "[filesystem]\nread_globs = [\n  '/a',\n  { path = '~/b/**?', execute = false },\n"
         "  { path = '/c' },\n]\n"
         "write_globs = [{ path = '/d', execute = false }, { path = '/e/**', create = true }]\n"
         "allow_globs = [{ path = '/f', create = false }]\n"
     )
     grants = {grant.pattern: grant for grant in policy.filesystem.grants}
-    closed = grants[f"{world.home}/b/**"]
+    closed = grants[f"{dirs.home}/b/**"]
     assert (closed.execute, closed.optional) == (False, True)
     assert (closed.source.line, closed.source.key) == (4, "filesystem.read_globs[1].path")
     assert [grants[path].execute for path in ("/a", "/c", "/d")] == [True, True, True]
     assert [grants[path].create for path in ("/a", "/e/**", "/f")] == [False, True, False]
 
 
-def test_absent_and_empty_host_lists_are_two_things(world: World) -> None:
+def test_absent_and_empty_host_lists_are_two_things(dirs: UserDirs) -> None:
     absent, empty = (
-        world.load_text("[network]\n"),
-        world.load_text("[network]\nallowed_hosts = []\n"),
+        dirs.load_text("[network]\n"),
+        dirs.load_text("[network]\nallowed_hosts = []\n"),
     )
     assert absent.network is not None
     assert empty.network is not None
     assert (absent.network.allowed_hosts, empty.network.allowed_hosts) == (None, ())
 
 
-def test_version_may_be_absent(world: World) -> None:
+def test_version_may_be_absent(dirs: UserDirs) -> None:
     absent, one = (
-        world.load_text("[limits]\nwall_s = 5\n"),
-        world.load_text("[limits]\nwall_s = 5\n[meta]\nversion = 1\n"),
+        dirs.load_text("[limits]\nwall_s = 5\n"),
+        dirs.load_text("[limits]\nwall_s = 5\n[meta]\nversion = 1\n"),
     )
     assert absent.limits == one.limits
 
@@ -398,10 +398,10 @@ MISTAKES = [
     ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:60] for m in MISTAKES]
 )
 def test_an_invalid_policy_is_an_error_with_its_line(
-    world: World, text: str, line: int, words: str, hint: str | None
+    dirs: UserDirs, text: str, line: int, words: str, hint: str | None
 ) -> None:
-    error = world.refuse(text)
-    assert error.where == f"{world.root}/policies/p.toml:{line}"
+    error = dirs.refuse(text)
+    assert error.where == f"{dirs.root}/policies/p.toml:{line}"
     assert words in error.message
     assert error.exit_code == 125
     if hint is not None:
@@ -421,9 +421,9 @@ def test_an_invalid_policy_is_an_error_with_its_line(
     ],
 )
 def test_invalid_toml_is_an_error_with_its_line(
-    world: World, text: str, line: int | None, words: str
+    dirs: UserDirs, text: str, line: int | None, words: str
 ) -> None:
-    error = world.refuse(text)
+    error = dirs.refuse(text)
     assert words in error.message
     assert (error.where or "").endswith("p.toml" if line is None else f"p.toml:{line}")
 
@@ -432,25 +432,25 @@ def test_invalid_toml_is_an_error_with_its_line(
     ("data", "line"), [(b"[meta]\n\xff\n", 2), (b"# x\n\n\0", 3), (b"\xc3", 1)]
 )
 def test_bytes_that_are_not_text_are_an_error_with_their_line(
-    world: World, data: bytes, line: int
+    dirs: UserDirs, data: bytes, line: int
 ) -> None:
-    assert (world.refuse(data).where or "").endswith(f"p.toml:{line}")
+    assert (dirs.refuse(data).where or "").endswith(f"p.toml:{line}")
 
 
-def test_a_value_that_names_a_terminal_command_is_escaped_in_the_message(world: World) -> None:
-    error = world.refuse('[syscalls]\nblock = ["\\u001b[2K"]\n')
+def test_a_value_that_names_a_terminal_command_is_escaped_in_the_message(dirs: UserDirs) -> None:
+    error = dirs.refuse('[syscalls]\nblock = ["\\u001b[2K"]\n')
     assert "\x1b" not in error.message
 
 
-def test_both_spellings_of_a_variable_mean_the_same(world: World) -> None:
-    world.environ["PLACE"] = "/srv/x"
-    one = world.load_text(
+def test_both_spellings_of_a_variable_mean_the_same(dirs: UserDirs) -> None:
+    dirs.environ["PLACE"] = "/srv/x"
+    one = dirs.load_text(
         "[filesystem]\nread_globs = ['$HOME/p', '$PLACE/y', '~/q', '/u/$USER$$x']\n"
     )
-    two = world.load_text(
+    two = dirs.load_text(
         "[filesystem]\nread_globs = ['${HOME}/p', '${PLACE}/y', '${HOME}/q', '/u/${USER}$$x']\n"
     )
-    expected = [f"{world.home}/p", "/srv/x/y", f"{world.home}/q", "/u/ada$x"]
+    expected = [f"{dirs.home}/p", "/srv/x/y", f"{dirs.home}/q", "/u/ada$x"]
     assert (
         [g.pattern for g in one.filesystem.grants]
         == [g.pattern for g in two.filesystem.grants]
@@ -458,30 +458,30 @@ def test_both_spellings_of_a_variable_mean_the_same(world: World) -> None:
     )
 
 
-def test_home_pattern_ignores_the_environment(world: World) -> None:
-    world.environ.update(HOME="/", USER="root", UID="0")
-    policy = world.load_text("[filesystem]\nallow_globs = ['$HOME/p', '/$USER/$UID']\n")
+def test_home_pattern_ignores_the_environment(dirs: UserDirs) -> None:
+    dirs.environ.update(HOME="/", USER="root", UID="0")
+    policy = dirs.load_text("[filesystem]\nallow_globs = ['$HOME/p', '/$USER/$UID']\n")
     assert [g.pattern for g in policy.filesystem.grants] == [
-        f"{world.home}/p",
-        f"/ada/{world.origin.uid}",
+        f"{dirs.home}/p",
+        f"/ada/{dirs.origin.uid}",
     ]
 
 
 @pytest.mark.parametrize("value", ["/srv/*", "/srv/**", "/srv/../etc", "<tmp>/x"])
-def test_a_variable_brings_in_text_and_never_syntax(world: World, value: str) -> None:
-    world.environ["PLACE"] = value
+def test_a_variable_brings_in_text_and_never_syntax(dirs: UserDirs, value: str) -> None:
+    dirs.environ["PLACE"] = value
     assert (
-        "PLACE" in world.refuse("[filesystem]\nread_globs = ['$PLACE']\n").message or ".." in value
+        "PLACE" in dirs.refuse("[filesystem]\nread_globs = ['$PLACE']\n").message or ".." in value
     )
 
 
-def test_a_workspace_whose_name_holds_a_wildcard_is_refused(world: World) -> None:
-    odd = world.root / "a*b"
+def test_a_workspace_whose_name_holds_a_wildcard_is_refused(dirs: UserDirs) -> None:
+    odd = dirs.root / "a*b"
     odd.mkdir()
     with pytest.raises(PolicyError, match="current directory contains"):
-        load(Request(), replace(world.origin, cwd=str(odd)))
+        load(Request(), replace(dirs.origin, cwd=str(odd)))
 
 
-def test_regular_expressions_are_not_expanded(world: World) -> None:
-    policy = world.load_text("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = '^git$HOME( |$)'\n")
+def test_regular_expressions_are_not_expanded(dirs: UserDirs) -> None:
+    policy = dirs.load_text("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = '^git$HOME( |$)'\n")
     assert policy.rules[0].matches[0].values == ("^git$HOME( |$)",)

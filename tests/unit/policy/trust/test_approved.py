@@ -9,37 +9,37 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy.request import Request
 from paddock.policy.trust.approved import load_approved
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 ASKS = '[meta]\ndefault_action = "ask"\n'
 RULE = '[[rule]]\nid = "git-1"\naction = "allow"\nexe = "/usr/bin/git"\n'
 
 
-def test_approved_rules_are_read_if_a_rule_asks(world: World) -> None:
-    assert world.load_text(ASKS).approved == ()
-    kept = world.user("approved.toml", RULE)
-    policy = world.load_text(ASKS)
+def test_approved_rules_are_read_if_a_rule_asks(dirs: UserDirs) -> None:
+    assert dirs.load_text(ASKS).approved == ()
+    kept = dirs.user("approved.toml", RULE)
+    policy = dirs.load_text(ASKS)
     assert [(rule.id, str(rule.source)) for rule in policy.approved] == [("git-1", f"{kept}:1")]
     assert policy.rules == ()
     assert str(kept) in [file.path for file in policy.files]
-    without = world.load_text("")
+    without = dirs.load_text("")
     assert (without.approved, [file for file in without.files if file.path == str(kept)]) == (
         (),
         [],
     )
     kept.write_text("nonsense")
-    assert world.load_text("").approved == ()
+    assert dirs.load_text("").approved == ()
 
 
-def test_approved_hosts_are_read_if_hosts_are_asked_about(world: World) -> None:
-    kept = world.user("approved.toml", f'{RULE}\n[[host]]\nname = "A.example:443"\n')
-    policy = world.load_text('[network]\ndefault = "ask"\n')
+def test_approved_hosts_are_read_if_hosts_are_asked_about(dirs: UserDirs) -> None:
+    kept = dirs.user("approved.toml", f'{RULE}\n[[host]]\nname = "A.example:443"\n')
+    policy = dirs.load_text('[network]\ndefault = "ask"\n')
     assert [(str(host.value), str(host.source)) for host in policy.approved_hosts] == [
         ("a.example:443", f"{kept}:7")
     ]
     assert str(kept) in [file.path for file in policy.files]
     for text in ('[network]\ndefault = "deny"\n', "[network]\nallowed_hosts = []\n"):
-        assert world.load_text(text).approved_hosts == ()
+        assert dirs.load_text(text).approved_hosts == ()
 
 
 @pytest.mark.parametrize(
@@ -63,35 +63,35 @@ def test_approved_hosts_are_read_if_hosts_are_asked_about(world: World) -> None:
         ("[[rule\n", r"approved\.toml:1: not valid TOML"),
     ],
 )
-def test_an_error_in_the_file_names_its_line(world: World, text: str, message: str) -> None:
-    world.user("approved.toml", text)
+def test_an_error_in_the_file_names_its_line(dirs: UserDirs, text: str, message: str) -> None:
+    dirs.user("approved.toml", text)
     with pytest.raises(PolicyError, match=message):
-        world.load_text(ASKS)
+        dirs.load_text(ASKS)
 
 
-def test_an_approved_file_that_others_can_write_is_refused(world: World) -> None:
-    kept = world.user("approved.toml", RULE)
+def test_an_approved_file_that_others_can_write_is_refused(dirs: UserDirs) -> None:
+    kept = dirs.user("approved.toml", RULE)
     kept.chmod(0o666)
     with pytest.raises(PolicyError, match="writable by others"):
-        world.load_text(ASKS)
+        dirs.load_text(ASKS)
     kept.unlink()
-    kept.symlink_to(world.file("elsewhere.toml", RULE))
+    kept.symlink_to(dirs.file("elsewhere.toml", RULE))
     with pytest.raises(PolicyError, match="symbolic link that leaves"):
-        load_approved(world.origin)
+        load_approved(dirs.origin)
 
 
-def test_approved_file_is_not_a_profile(world: World) -> None:
-    world.user("approved.toml", RULE)
+def test_approved_file_is_not_a_profile(dirs: UserDirs) -> None:
+    dirs.user("approved.toml", RULE)
     with pytest.raises(PolicyError, match="the profile 'approved' does not exist"):
-        world.load(Request(profiles=("approved",)))
+        dirs.load(Request(profiles=("approved",)))
 
 
-def test_approved_file_is_not_read_through_a_link(world: World) -> None:
+def test_approved_file_is_not_read_through_a_link(dirs: UserDirs) -> None:
     """Elsewhere a rule means what a link leads to as well. Here that would approve what nobody was
     asked about.
     """
-    link = world.root / "link"
-    link.symlink_to(world.work)
-    world.user("approved.toml", f'{RULE}cwd_glob = "{link}"\n')
-    (rule,) = world.load_text(ASKS).approved
+    link = dirs.root / "link"
+    link.symlink_to(dirs.work)
+    dirs.user("approved.toml", f'{RULE}cwd_glob = "{link}"\n')
+    (rule,) = dirs.load_text(ASKS).approved
     assert rule.matches[1].values == (str(link),)

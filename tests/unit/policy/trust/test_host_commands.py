@@ -12,7 +12,7 @@ from paddock.text.path_walk import follow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> tuple[Path, Path, WritableHistory]:
+def dirs(tmp_path: Path) -> tuple[Path, Path, WritableHistory]:
     """A place that no command can write, one that a command can, and the reach that says so."""
     safe, workspace = tmp_path / "safe", tmp_path / "workspace"
     for place in (safe, workspace):
@@ -47,11 +47,11 @@ def program(path: Path, first: str) -> Path:
     ],
 )
 def test_every_word_that_names_a_path_is_checked(
-    world: tuple[Path, Path, WritableHistory], words: str
+    dirs: tuple[Path, Path, WritableHistory], words: str
 ) -> None:
     import shlex
 
-    safe, workspace, reach = world
+    safe, workspace, reach = dirs
     for place in (safe, workspace):
         (place / "script").chmod(0o755)
         written = words.replace("PLACE", str(place)).replace(
@@ -68,14 +68,14 @@ def test_every_word_that_names_a_path_is_checked(
                 command(argv, environ, reach)
 
 
-def test_a_link_is_followed(world: tuple[Path, Path, WritableHistory]) -> None:
-    safe, _, reach = world
+def test_a_link_is_followed(dirs: tuple[Path, Path, WritableHistory]) -> None:
+    safe, _, reach = dirs
     with pytest.raises(Planted):
         command(["/bin/sh", str(safe / "link")], {}, reach)
 
 
-def test_the_interpreter_of_a_script_is_checked(world: tuple[Path, Path, WritableHistory]) -> None:
-    safe, workspace, reach = world
+def test_the_interpreter_of_a_script_is_checked(dirs: tuple[Path, Path, WritableHistory]) -> None:
+    safe, workspace, reach = dirs
     interpreter = program(workspace / "bin" / "shell", "#!/bin/sh")
     between = program(safe / "bin" / "between", f"#!{interpreter}")
     environ = {"PATH": f"{safe}/bin:/usr/bin:/bin"}
@@ -91,9 +91,9 @@ def test_the_interpreter_of_a_script_is_checked(world: tuple[Path, Path, Writabl
 
 
 def test_programs_are_not_looked_for_where_a_command_can_write(
-    world: tuple[Path, Path, WritableHistory],
+    dirs: tuple[Path, Path, WritableHistory],
 ) -> None:
-    safe, workspace, reach = world
+    safe, workspace, reach = dirs
     program(safe / "bin" / "token", "#!/bin/sh")
     program(workspace / "bin" / "token", "#!/bin/sh")
     program(workspace / "bin" / "other", "#!/bin/sh")

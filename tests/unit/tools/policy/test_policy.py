@@ -27,7 +27,7 @@ from paddock.policy.merge import merge
 from paddock.policy.model import Policy
 from paddock.tools.policy.path_arguments import guess
 from paddock.tools.policy.policy import default_denied_paths
-from tests.unit.policy.world import World
+from tests.unit.policy.user_dirs import UserDirs
 
 ALLOW, DENY, ASK = Action.ALLOW, Action.DENY, Action.ASK
 FREE: dict[str, Any] = {
@@ -474,56 +474,56 @@ require_approval_for_execute = false
 """
 
 
-def test_toml_and_json_give_the_same_policy(world: World) -> None:
+def test_toml_and_json_give_the_same_policy(dirs: UserDirs) -> None:
     """A-036, A-057, A-083"""
     import tomllib
 
-    toml = world.load_text(TOML).tools
+    toml = dirs.load_text(TOML).tools
     text = json.dumps(
         {"provider": {"name": "x"}, "safety": tomllib.loads(TOML)["tools"], "max_steps": 30}
     )
-    safety = read_safety_config(text, "x.json", world.origin).tools
+    safety = read_safety_config(text, "x.json", dirs.origin).tools
     calls = [
-        (read(f"{world.work}/x"), ALLOW, 9),
+        (read(f"{dirs.work}/x"), ALLOW, 9),
         (read("/shared/x"), ALLOW, 9),
         (read("/other/x"), DENY, 4),
-        (read(f"{world.work}/private/x"), DENY, 3),
-        (read(f"{world.work}/a.pem"), DENY, 3),
-        (write(f"{world.work}/gen/x"), DENY, 2),
+        (read(f"{dirs.work}/private/x"), DENY, 3),
+        (read(f"{dirs.work}/a.pem"), DENY, 3),
+        (write(f"{dirs.work}/gen/x"), DENY, 2),
         (bash("git push"), ASK, 5),
         (bash("terraform destroy"), DENY, 6),
         (bash("rm -rf /"), DENY, 6),
         (bash("ls"), ALLOW, 9),
     ]
     for tools in (toml, safety):
-        made = ToolPolicy.of(tools, cwd=world.work, home=world.home, writes_confined=True)
+        made = ToolPolicy.of(tools, cwd=dirs.work, home=dirs.home, writes_confined=True)
         for call, action, step in calls:
             assert decided(made.check(call)) == (action, step), call
-    alone = read_safety_config('{"read_only": true}', "x.json", world.origin).tools
-    assert ToolPolicy.of(alone, cwd=world.work).check(write("x")).step is Step.READ_ONLY
+    alone = read_safety_config('{"read_only": true}', "x.json", dirs.origin).tools
+    assert ToolPolicy.of(alone, cwd=dirs.work).check(write("x")).step is Step.READ_ONLY
 
 
-def test_lists_of_files_and_of_the_command_line_only_add(world: World) -> None:
+def test_lists_of_files_and_of_the_command_line_only_add(dirs: UserDirs) -> None:
     """A-037, A-038"""
-    under = world.load_text("[tools]\ndenied_paths = ['/a']\ndenied_commands = ['x y']\n")
-    over = world.load_text("[tools]\ndenied_paths = []\ndenied_commands = []\n", "q.toml")
+    under = dirs.load_text("[tools]\ndenied_paths = ['/a']\ndenied_commands = ['x y']\n")
+    over = dirs.load_text("[tools]\ndenied_paths = []\ndenied_commands = []\n", "q.toml")
     tools = merge(
         Policy(profiles=(), tools=under.tools), Policy(profiles=(), tools=over.tools)
     ).tools
-    made = ToolPolicy.of(tools, cwd=world.work, home=world.home)
+    made = ToolPolicy.of(tools, cwd=dirs.work, home=dirs.home)
     for path in ("/a", "/w/.env", "/w/a.pem"):
         assert made.check(read(path)).step is Step.DENIED_PATHS
     for line in ("x y", "rm -rf /"):
         assert made.check(bash(line)).step is Step.DENIED_COMMANDS
 
 
-def test_the_flags_of_the_command_line_add_to_a_file(world: World) -> None:
+def test_the_flags_of_the_command_line_add_to_a_file(dirs: UserDirs) -> None:
     """A-037, A-039, A-078"""
-    written = world.load_text("[tools]\ndenied_paths = ['/a']\n", "p.toml").tools
+    written = dirs.load_text("[tools]\ndenied_paths = ['/a']\n", "p.toml").tools
     flags = tool_flags(denied_paths=["/b", "c"], denied_commands=["terraform destroy"])
-    tools = configured(world.origin, policy=written, flags=flags).tools
+    tools = configured(dirs.origin, policy=written, flags=flags).tools
     assert [one.value for one in tools.denied_paths] == ["/a", "/b", "<cwd>/c"]
-    made = ToolPolicy.of(tools, cwd=world.work, home=world.home)
+    made = ToolPolicy.of(tools, cwd=dirs.work, home=dirs.home)
     for path in ("/a", "/b", "c", ".env"):
         assert made.check(read(path)).step is Step.DENIED_PATHS
     assert made.check(bash("terraform destroy")).step is Step.DENIED_COMMANDS
@@ -631,10 +631,10 @@ def test_a_name_that_is_not_utf_8_is_a_name() -> None:
         ('{"safety": []}', "expected a table"),
     ],
 )
-def test_an_invalid_json_policy_is_refused(world: World, text: str, said: str) -> None:
+def test_an_invalid_json_policy_is_refused(dirs: UserDirs, text: str, said: str) -> None:
     """A-086"""
     with pytest.raises(PolicyError, match=said):
-        read_safety_config(text, "x.json", world.origin)
+        read_safety_config(text, "x.json", dirs.origin)
 
 
 def test_every_built_in_group_of_patterns_is_valid() -> None:

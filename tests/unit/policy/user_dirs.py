@@ -15,7 +15,7 @@ from paddock.policy.trust.trusted_list import TrustedList
 
 
 @dataclass
-class World:
+class UserDirs:
     root: Path
     environ: dict[str, str] = field(default_factory=dict)
     trusted: TrustedList = field(default_factory=TrustedList)
