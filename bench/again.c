@@ -1,4 +1,4 @@
-/* Starts the command and does nothing else: what a second exec costs, before any sandbox. */
+/* Starts the command and does nothing else: the cost of a second exec without a sandbox. */
 #include <unistd.h>
 
 int main(int argc, char **argv)

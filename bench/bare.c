@@ -1,5 +1,6 @@
-/* In place of a C library: what again.c and limit.c call, and nothing before main. A static glibc asks the processor what it is on
-   each start, which is a third of bare's time in a virtual machine; what a sandbox costs is what is left without that. */
+/* Replaces the C library: only the functions that again.c and limit.c call, and no code before
+   main. A static glibc queries the processor type (cpuid) at each start. In a virtual machine that
+   is a third of the time of a bare start. Without it the cost of a sandbox is left. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/stat.h>

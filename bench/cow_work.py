@@ -1,9 +1,8 @@
-"""Times of a copy-on-write session: look at about 745 changes, apply them, and git status on the
-overlay.
+"""Times a copy-on-write session: diff and apply of about 745 changes, and git status.
 
     cow_work.py WORKSPACE STATE ROUNDS
 
-Runs as the tester in the tree of ``tree.py``, which is put back after each round. Prints
+Runs as the tester in the tree of ``tree.py``. Each round ends with the tree as it was. Prints
 milliseconds as JSON.
 """
 
@@ -67,9 +66,7 @@ def timed_status(workspace: str) -> float:
 
 @contextmanager
 def serving(place: str, workspace: str, hidden: Sequence[str]) -> Iterator[Callable[[], float]]:
-    """Times of git status on an overlay that stays mounted, with these names hidden as a run has
-    them.
-    """
+    """Times git status on an overlay that stays mounted and hides these names, as a run does."""
     (asking, ask), (answering, answer) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -94,8 +91,8 @@ def serving(place: str, workspace: str, hidden: Sequence[str]) -> Iterator[Calla
 
 
 def side_by_side(store: str, workspace: str, rounds: int) -> dict[str, list[float]]:
-    """In turn: native, on an overlay that hides nothing, which is the least there is, and as a run
-    has it.
+    """Times git status in turn: native, on an overlay that hides nothing (the minimum), and on the
+    overlay of a run.
     """
     taken: dict[str, list[float]] = {"native": [], "plain": [], "overlay": []}
     places = [

@@ -1,9 +1,10 @@
-/* Many at once: how long until all of them run.
+/* Starts many commands at once and times how long it takes until all of them run.
 
      crowd COUNT COMMAND…
 
-   Starts the command COUNT times, each with the same pipes: a copy says that it runs by one line on its output, and goes on
-   until its input ends. Prints the nanoseconds until the last has spoken, then waits for a line on its own input. */
+   Starts the command COUNT times, each with the same pipes. A command prints one line when it runs,
+   and continues until its input ends. Prints the nanoseconds until the last line, then waits for a
+   line on its own input. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>

@@ -26,14 +26,14 @@ from tests.support import core, installation, tester
 
 HERE = Path(__file__).resolve().parent
 BUDGET = 1.25
-STARTS = 1000  # in a row
+STARTS = 1000  # one after the other
 RULES = 20
 PEER_ROUNDS = 5
 PATIENCE_S = 240
 
 
 def gated(plan: core.Plan) -> core.Plan:
-    """Twenty rules about arguments, none of which is about /bin/true: all are tried."""
+    """Twenty rules about arguments. None matches /bin/true, so the gate tries all of them."""
     rules = [
         {
             "id": f"no-{number}",
@@ -66,7 +66,7 @@ def gated(plan: core.Plan) -> core.Plan:
 def execs(
     bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int
 ) -> dict[str, list[float]]:
-    """Milliseconds of a start, of every round, per case."""
+    """Milliseconds of one start in each round, for each case."""
     many: list[str | Path] = [bench.build / "many", str(STARTS), "/bin/true"]
     with contextlib.ExitStack() as stack:
         plans = [plan, gated(plan), gated(full_plan)]
@@ -114,9 +114,10 @@ def execs(
         watch = host.Watch(PATIENCE_S)
         taken: dict[str, list[float]] = {name: [] for name in measures}
         for number in range(rounds):
-            # The others take as long as all of ours, and nothing hangs on their last digit.
+            # The peers take as long as all our cases, and their exact figure decides nothing.
             names = list(measures) if number < PEER_ROUNDS else own
-            # Not always behind the same other one: what it leaves of caches and clocks is not ours.
+            # A random order, so that no case always runs after the same other case. One case leaves
+            # caches and clock rates that change the next.
             for name in random.sample(names, len(names)):
                 taken[name].append(watch.undisturbed(measures[name]))
         watch.tell()
@@ -124,7 +125,7 @@ def execs(
 
 
 def ratio(samples: list[float], bare: list[float]) -> float:
-    """Round by round; some were measured in the first rounds only."""
+    """The median of the ratios of all rounds. Some cases have only the first rounds."""
     return statistics.median(ours / base for ours, base in zip(samples, bare, strict=False))
 
 
@@ -148,7 +149,7 @@ def sandlock(bench: Bench, many: list[str | Path]) -> Iterator[subprocess.Popen[
 
 
 def memory(bench: Bench, plan: core.Plan, starts: int) -> tuple[int, int]:
-    """Of the supervisor, in KiB: after a hundredth of the starts, and at their end."""
+    """Memory of the supervisor in KiB: after a hundredth of the starts, and at their end."""
     words: list[str | Path] = [bench.build / "many", str(starts), "/bin/true"]
     seen: list[int] = []
     with core.sealed(core.canonical(gated(plan))) as fd:
@@ -164,7 +165,7 @@ def memory(bench: Bench, plan: core.Plan, starts: int) -> tuple[int, int]:
 
 
 def _core_below(pid: int) -> int:
-    """The tester's command is started by another program, which becomes it."""
+    """The pid of the tester's command: another program starts it and becomes it by exec."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         if Path(f"/proc/{pid}/comm").read_text().strip() == "paddock-core":

@@ -1,11 +1,13 @@
-"""Commands of a session: 1,000 one after the other and 100 at once, in the sandbox, beside bare
-asyncio, the sandlock library in process and `podman exec`, in one run.
+"""Times the commands of a session: 1,000 one after the other, and 100 at once.
+
+The same commands run in the sandbox, with bare asyncio, with the sandlock library in process, and
+with `podman exec`.
 
     .venv/bin/python bench/executors.py [--quick]
 
-All but podman as an unprivileged user; podman, as root, runs in a container of busybox that is
-there already, as the session is. Also the start alone: until `spawn` returns, beside posix_spawn.
-Exits 1 when that budget is missed.
+All but podman run as an unprivileged user. Podman runs as root, in a busybox container that exists
+already, as the session does. The start alone is timed too, until `spawn` returns, against
+posix_spawn. Exits 1 when that budget is missed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ async def _bare() -> None:
 
 
 async def _measure(once: Once, many: int) -> tuple[list[float], float]:
-    """Milliseconds of each, and of a hundred together."""
+    """Milliseconds of each command, and of a hundred together."""
     taken = []
     for _ in range(many):
         began = time.perf_counter()
@@ -66,7 +68,7 @@ async def _fenced(tier: str, workspace: str, many: int) -> Taken:
         assert (await run(executor, TRUE)).exit_code == 0
 
     try:
-        await once()  # the plan, and the sandbox itself
+        await once()  # makes the plan and starts the sandbox
         started = []
         for _ in range(many):
             began = time.perf_counter()
@@ -99,10 +101,12 @@ async def _sandlock(many: int) -> Taken:
     make = importlib.import_module("sandlock").Sandbox
     readable = ["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"]
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(AT_ONCE) as threads:  # its calls wait
+    with ThreadPoolExecutor(AT_ONCE) as threads:  # calls of the library block
 
         async def once() -> None:
-            box = make(fs_readable=readable, fs_writable=["/tmp"])  # one runs one command at a time
+            box = make(
+                fs_readable=readable, fs_writable=["/tmp"]
+            )  # a sandbox runs one command at a time
             result = await loop.run_in_executor(threads, box.run, TRUE)
             assert result.success, result
 
@@ -187,7 +191,9 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="few rounds: shows that it works, not how fast"
     )
-    parser.add_argument("--inside", help=argparse.SUPPRESS)  # the user's part, in this workspace
+    parser.add_argument(
+        "--inside", help=argparse.SUPPRESS
+    )  # internal: the part that runs as the user, in this workspace
     options = parser.parse_args()
     many = MANY // 20 if options.quick else MANY
     if options.inside:

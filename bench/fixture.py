@@ -25,11 +25,11 @@ class Bench:
     user: tester.Tester
     installed: installation.Installation
     build: Path  # readable by the user
-    workspace: Path  # of some thousand files
-    small: Path  # of a handful: what a start costs before there is anything to look through
-    plan: core.Plan  # of the landlock tier
+    workspace: Path  # some thousand files
+    small: Path  # of a few files: a start in it has no search cost
+    plan: core.Plan  # landlock tier
     full_plan: core.Plan
-    small_plan: core.Plan  # of the landlock tier
+    small_plan: core.Plan  # landlock tier
     small_full_plan: core.Plan
 
     def time(
@@ -40,7 +40,7 @@ class Bench:
         cwd: Path,
         env: Mapping[str, str] | None = None,
     ) -> list[list[float]]:
-        """Milliseconds of every round, per case. The plans' descriptors must follow each other."""
+        """Milliseconds of every round, for each case. The plan descriptors are consecutive."""
         words: list[str | Path] = [self.build / "spawn", str(rounds), str(plan_fds[0])]
         for number, case in enumerate(cases):
             words += ["::"] if number else []

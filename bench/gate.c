@@ -1,9 +1,10 @@
-/* The limit of the exec gate: every exec is held, its file and arguments read, traced, and compared before it runs; nothing else.
+/* The limit of the exec gate. It holds every exec, reads the file and the arguments, traces the
+   process and compares both again before the program runs. It does nothing else.
 
      gate PROGRAM [ARGUMENT…]
 
-   No rules, no journal, no Landlock, no other filter, one process at a time: no gate that holds an exec by seccomp, and verifies it at
-   the exec stop, can be faster. */
+   It has no rules, no journal, no Landlock and no other filter, and one process at a time. No gate
+   that holds an exec by seccomp and verifies it at the exec stop can be faster. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -38,7 +39,7 @@ static int fail(const char *what)
     exit(125);
 }
 
-/* What lies from an address to the end of its page. */
+/* Reads from an address to the end of its page. */
 static size_t read_page(pid_t pid, uint64_t address, char *page)
 {
     size_t length = PAGE - address % PAGE;
@@ -51,7 +52,7 @@ static int is_held(uint64_t id)
     return ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) == 0;
 }
 
-/* Holds one exec, and lets it go on to the exec stop. Its file is left in `expected`. */
+/* Holds one exec and lets it continue to the exec stop. Stores its file in `expected`. */
 static void hold(struct stat *expected)
 {
     struct seccomp_notif call;
@@ -71,7 +72,7 @@ static void hold(struct stat *expected)
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
 
-/* At the stop: file and arguments. */
+/* At the exec stop: compares the file and the arguments. */
 static void verify(pid_t pid, const struct stat *expected)
 {
     char link[64], words[PAGE];

@@ -1,8 +1,8 @@
-"""What else runs on the machine's processors: what is measured meanwhile tells of that.
+"""Detects other load on the processors, because it changes what the bench measures.
 
-The host of a virtual machine says which time it took. Nobody says who has the other half of a
-processor: then the same work takes up to twice as long, and what needs many caches more than twice.
-So the same sum is added up again and again.
+The host of a virtual machine reports stolen time. It does not report the load on the other thread
+of the same processor core. With such load the same work takes up to twice as long, and work that
+needs large caches takes more. So ``Watch`` times the same sum again and again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PAUSE_S = 0.25
 
 
 class Watch:
-    """Measures when the machine is as quick as it can be, as long as there is patience left."""
+    """Measures only while the machine is as fast as it can be, until the patience is used up."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -65,6 +65,6 @@ def _sum() -> float:
 
 
 def _ticks() -> tuple[int, int]:
-    """Stolen, and all."""
+    """Stolen ticks and all ticks."""
     ticks = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ticks[7], sum(ticks)

@@ -1,8 +1,8 @@
-/* The limit: what it costs to apply a plan's Landlock and seccomp rules and nothing else.
+/* The limit: the cost of applying the Landlock and seccomp rules of a plan, and nothing else.
 
-   The rules are compiled in (rules.h, written by run.py from the same plan the core gets), so there is no file to read, no
-   check, no journal and no supervisor: no honest sandbox that starts with the same C library can be faster. Without one (bare.c),
-   none can. */
+   The rules are compiled in (rules.h, which fixture.py writes from the plan that the core gets). So
+   there is no file to read, no check, no journal and no supervisor. No sandbox with these rules that
+   starts with the same C library can be faster. Without a C library (bare.c) none can be faster. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/filter.h>

@@ -1,4 +1,5 @@
-/* Starts one program many times, one after the other, and prints the nanoseconds that each start and end took on average.
+/* Starts one program many times, one after the other. Prints the average nanoseconds from start to
+   end.
 
      many COUNT PROGRAM [ARGUMENT…] */
 #define _GNU_SOURCE

@@ -1,10 +1,10 @@
-"""What the network filter costs: bytes through one connection, and requests on new connections,
+"""The cost of the network filter: bytes through one connection, and requests on new connections,
 fifty at a time.
 
-In turn direct, through a relay in C that decides nothing (the limit), through the filter, and
-through its peers. The server has an address of the host's own, because what is 127.0.0.1 inside is
-the sandbox's. It is dialled by that address, where connecting is all that is judged, and by a name,
-where each request's Host is read as well.
+Traffic goes in turn directly, through a relay in C that decides nothing (the limit), through the
+filter, and through its peers. The server listens on an address of the host, because 127.0.0.1
+inside is the sandbox itself. Clients dial that address, where the filter judges the connection
+only. They also dial a name, where the filter reads the Host of each request too.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tests.support.network import network, own_address
 from tests.support.waiting import wait_for
 
 LIMIT, OURS, NAMED = "the limit (wire.c)", "the filter", "the filter, by name: requests are read"
-LEAST = 0.85  # of it
+LEAST = 0.85  # of the limit
 MEBIBYTES = 1024
 CONNECTIONS, AT_ONCE = 5000, 50
 SERVED, RELAYED, PROXIED = 17001, 17002, 17003
 NAME = "served.bench.example"
-# It judges addresses when a connection is made, and no name in a request or in TLS: its bytes go as
-# directly as without it, and another site at the same address is reached. It is shown, and nothing
-# is compared with it.
+# Sandlock judges the address of a connection, but no name in a request or in TLS. So its bytes take
+# the direct path, and another site at the same address is reached. The table shows it, without a
+# budget.
 SANDLOCK = "sandlock, net_allow: looks at no byte"
 SANDLOCK_HTTP = "sandlock, http_allow: requests are read"
 MITMPROXY = "mitmproxy (TCP, decides nothing)"
-SLOWER = {MITMPROXY: 16, SANDLOCK_HTTP: 4}  # so much less is measured
-# As root: a list of names of our own, then the user again.
+SLOWER = {MITMPROXY: 16, SANDLOCK_HTTP: 4}  # these get so many times less work
+# As root: mount our own /etc/hosts, then become the user again.
 _NAMED = (
     'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
     '--clear-groups "${@:3}"'
@@ -52,9 +52,7 @@ EACH, CROWD = 1000, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Through:
-    """One way: how much a second, in medians, and how much of that the limit has; the least that it
-    has to be.
-    """
+    """One case: the median rate, its ratio to the limit, and the smallest allowed ratio."""
 
     name: str
     unit: str
@@ -79,14 +77,14 @@ class Through:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     port: int
-    host: str | None = None  # None: by the address
+    host: str | None = None  # None: dial the address
     as_root: bool = False
     around: Callable[[Sequence[str | Path]], Sequence[str | Path]] = list
     env: Mapping[str, str] | None = None
 
 
 def through(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
-    """``plan``: of a run in which the clients can be started."""
+    """``plan`` is of a run that can start the clients."""
     wire, address = bench.build / "wire", own_address()
     listed = [{"source": "bench", "hosts": [[address, SERVED, None], [NAME, SERVED, None]]}]
     plan = core.changed(plan, network=network("filtered", allowed=listed))
@@ -109,7 +107,7 @@ def through(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
                     figures = map(str, (way.port, amount // SLOWER.get(name, 1), *more))
                     words = way.around([wire, kind, way.host or address, *figures])
                     value = _measure(bench, words, [fd], way.env, as_root=way.as_root)
-                    if number:  # the first only warms caches
+                    if number:  # the first round only warms caches
                         taken[kind].setdefault(name, []).append(value)
     rows = []
     for kind, unit in (("bulk", "MiB/s"), ("rate", "connections/s")):
@@ -129,8 +127,8 @@ def through(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
 
 
 def lookups(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
-    """Questions for names, one after the other, by a table of few hosts and by one of many; ratio
-    to the few.
+    """DNS questions, one after the other, with a small and with a large host table. The ratio is to
+    the small one.
     """
     taken: dict[int, list[float]] = {FEW: [], HOSTS: []}
     for number in range(1 + rounds):
@@ -163,9 +161,9 @@ def lookups(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
 
 
 def connections(bench: Bench, full: core.Plan, landlock: core.Plan, rounds: int) -> list[Through]:
-    """One after the other: with nobody between, made by the supervisor (a local port, in the
-    landlock tier), through the filter, and to what it refuses, where it has to find out whose they
-    are; ratio to nobody between.
+    """Connections, one after the other. They go directly, by supervised connect (a local port in
+    the landlock tier), through the filter, and to a host that the filter denies. For a denial the
+    filter looks up the calling process. The ratio is to the direct connection.
     """
     wire, address = bench.build / "wire", own_address()
     listed = [{"source": "bench", "hosts": [[address, SERVED, None]]}]
@@ -231,7 +229,7 @@ def _accepts(address: str, port: int) -> bool:
 
 
 def mitmdump() -> Path | None:
-    """In an environment of its own, which is kept: making it takes a minute."""
+    """Mitmproxy in its own virtual environment. It is kept, because making it takes a minute."""
     place = Path.home() / ".cache/paddock-bench/mitmproxy"
     program = place / "bin/mitmdump"
     if not program.exists():
@@ -251,7 +249,7 @@ def mitmdump() -> Path | None:
 
 @contextmanager
 def _mitmproxy(address: str) -> Iterator[dict[str, Way]]:
-    """It hands every connection on."""
+    """A mitmproxy that passes every connection on."""
     program = mitmdump()
     if program is None:
         yield {}
@@ -263,7 +261,7 @@ def _mitmproxy(address: str) -> Iterator[dict[str, Way]]:
 
 
 def _named(bench: Bench, address: str, fd: int) -> dict[str, Way]:
-    """The relay finds the name where the host does."""
+    """Adds the name to /etc/hosts, where the relay finds it like the host does."""
     if os.getuid() != 0:
         print(
             "only root can give the host a name for the server, so the filter is not measured by "
@@ -281,7 +279,7 @@ def _named(bench: Bench, address: str, fd: int) -> dict[str, Way]:
 
 
 def _sandlock(bench: Bench, address: str) -> dict[str, Way]:
-    """If the environment of the bench has it."""
+    """The sandlock library, if the environment of the bench has it."""
     spec = importlib.util.find_spec("sandlock")
     if spec is None or spec.origin is None:
         print("sandlock is not installed here, so it is not measured")

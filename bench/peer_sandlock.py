@@ -1,8 +1,8 @@
-"""Launches /bin/true through the sandlock library, in process, and prints the nanoseconds of each
+"""Launches /bin/true with the sandlock library, in process, and prints the nanoseconds of each
 launch.
 
-Reads a number per line: how many launches to time now. Kept alive between batches, so that imports
-and start-up of the interpreter are not counted.
+Each line of stdin is a number of launches to time. The process stays alive between batches, so that
+imports and the start of the interpreter are not counted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Runs a command under the sandlock library with a policy callback that looks at the arguments of
-every exec, once per line of stdin, and prints what the command printed.
+"""Runs a command under the sandlock library once per line of stdin, and prints its output.
+
+A policy callback reads the arguments of every exec.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def judge(event: Any, _context: Any) -> bool:
-    """True denies."""
+    """True denies the exec."""
     return bool(event.argv) and event.argv[:2] == ("git", "push")
 
 

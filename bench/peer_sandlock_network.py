@@ -1,5 +1,4 @@
-"""Runs a command under the sandlock library that may reach one host and port, and prints what the
-command printed.
+"""Runs a command under the sandlock library and prints its output. It may reach one host and port.
 
     peer_sandlock_network.py net_allow|http_allow HOST PORT COMMAND …
 

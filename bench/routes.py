@@ -1,9 +1,9 @@
-"""Requests per second through a route, beside mitmproxy as a reverse proxy and the upstream alone,
-in one run; ratio to mitmproxy.
+"""Requests per second through a route, through mitmproxy as a reverse proxy, and to the upstream
+directly. The ratio is to mitmproxy.
 
-The upstream and the clients are small event loops in processes of their own; clients check every
-answer. The route has a credential and endpoint rules, so that each request is judged and each
-answer searched; mitmproxy only passes on.
+The upstream and the clients are small event loops in their own processes. Clients check every
+answer. The route has a credential and endpoint rules, so the route judges each request and searches
+each answer. Mitmproxy only passes bytes on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 HOST = f"api.{DOMAIN}"
 CLIENTS = 50
 ROUTE, MITMPROXY = "a route", "mitmproxy"
-LEAST = 5.0  # times its rate
+LEAST = 5.0  # times the rate of mitmproxy
 SOURCE = Source(file="bench", line=1)
 
 
@@ -67,7 +67,7 @@ def upstream(ready: Connection) -> None:
 
 
 def relay(ready: Connection, channel: socket.socket, line: socket.socket) -> None:
-    """Accepts and dials for the route as the core does, and hears what was decided."""
+    """Accepts and dials for the route as the core does, and reads its decisions."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     message = canonical({"kind": "route", "host": HOST, "port": 80}).encode()
 
@@ -111,7 +111,9 @@ def route(
 
 
 class Asking(asyncio.Protocol):
-    """One connection: a request, its whole answer, the next; or, not kept, the next connection."""
+    """One connection: a request, its whole answer, the next request. Without keep-alive the next
+    request has a new connection.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -169,7 +171,7 @@ class Run:
 
 
 def started(target: Callable[..., None], *arguments: object) -> tuple[int, int]:
-    """In a process of its own, which ends with this one: its number, and the port that it says."""
+    """Starts a process that ends with this one. Returns its pid and the port that it reports."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=target, args=(theirs, *arguments), daemon=True)
     process.start()
@@ -178,7 +180,7 @@ def started(target: Callable[..., None], *arguments: object) -> tuple[int, int]:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has used: unlike a rate it does not depend on who else is busy."""
+    """CPU time of a process. Unlike a rate it does not depend on other load."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -201,7 +203,7 @@ def _accepts(port: int) -> bool:
 
 
 def through(rounds: int, seconds: float = 1) -> list[Through]:
-    """``seconds``: of each measurement."""
+    """``seconds`` is the time of each measurement."""
     if multiprocessing.get_start_method(allow_none=True) != "spawn":
         multiprocessing.set_start_method("spawn", force=True)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -225,14 +227,14 @@ def through(rounds: int, seconds: float = 1) -> list[Through]:
 def compared(
     ways: dict[str, tuple[int, int]], keep: bool, rounds: int, seconds: float
 ) -> list[Through]:
-    """In turn, so that all meet the same weather; the medians of the rounds."""
+    """The medians of the rounds. The cases run in turn, so that all get the same load."""
     rates: dict[str, list[float]] = {way: [] for way in ways}
     costs: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(1 + rounds):
         for way, (pid, port) in ways.items():
             run, before = Run(port, keep), cpu_s(pid)
             rate = asyncio.run(run.measure(seconds))
-            if number:  # the first only warms caches
+            if number:  # the first round only warms caches
                 rates[way].append(max(rate, 1.0))
                 costs[way].append((cpu_s(pid) - before) / max(run.done, 1) * 1e6)
     base = rates.get(MITMPROXY, rates["direct"])

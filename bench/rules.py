@@ -1,7 +1,7 @@
 """The kernel's view of a plan, written as C for ``limit.c``: Landlock rules and a seccomp program.
 
-The filter is the same decision the core builds (architecture, x32, io_uring, terminals, sockets,
-namespaces, block list), as a balanced search over the call number.
+The filter makes the same decisions as the core's filter (architecture, x32, io_uring, terminals,
+sockets, namespaces, block list), by a balanced search over the call number.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def landlock_rules(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def _carved(path: str, kept_out: list[str]) -> Iterator[str]:
-    """What is left of a tree around the places kept out of it; as the core does it."""
+    """The paths of a tree without the excepted paths, as the core computes them."""
     if path in kept_out:
         return
     if not any(one.startswith(path.rstrip("/") + "/") for one in kept_out):
@@ -76,7 +76,7 @@ def _carved(path: str, kept_out: list[str]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Assembler:
-    """Instructions with named targets; offsets are worked out at the end and must fit 8 bits."""
+    """Instructions with named targets. The offsets are computed last and have to fit 8 bits."""
 
     code: list[tuple[int, str | None, str | None, int]] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)

@@ -1,9 +1,8 @@
-"""One runner, side by side: launch and file work, bare, at the limit, through Paddock, through its
-peers.
+"""Compares launch and file work: bare, at the limit, through Paddock, and through its peers.
 
-Everything is measured in one run on one machine, in turn, as an unprivileged user, and read as
-ratios: figures of different machines or of different minutes can not be compared. Exits 1 when a
-budget is missed.
+All cases run in turn, in one run on one machine, as an unprivileged user. The results are ratios,
+because figures of different machines or different minutes cannot be compared. Exits 1 when a budget
+is missed.
 
     python bench/run.py [--rounds N] [--quick]
 """
@@ -38,7 +37,7 @@ LAUNCH_BUDGET, FULL_BUDGET, WORK_BUDGET = 2.0, 4.5, 1.05
 CROWD, CROWD_BUDGET_S, CROWD_BUDGET_MIB = 50, 0.25, 0.4
 BATCH = 20
 PATIENCE_S = 180
-# Of a sandbox in which something happens: processes that make and remove files without a pause.
+# Processes that create and remove files without a pause, in a busy sandbox.
 BUSY = 2
 COPY_BUDGET_MS = 1.0
 NETWORK_BUDGET_MS = 1.5
@@ -63,14 +62,14 @@ class Row:
 
 
 def lean(plan: core.Plan) -> core.Plan:
-    """Nothing to supervise: no journal, no private temporary directory."""
+    """A plan with nothing to supervise: no journal, no private temporary directory."""
     return core.changed(
         plan, journal=None, temp=None, environment={**plan["environment"], "set": {}}
     )
 
 
 def launch(bench: Bench, rounds: int) -> list[Row]:
-    """In the small workspace."""
+    """Launches in the small workspace."""
     true = ["/bin/true"]
     with (
         core.sealed(core.canonical(bench.small_plan)) as full,
@@ -113,9 +112,9 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
                 for name, samples in times.items():
                     taken.setdefault(name, []).extend(samples)
             watch.tell()
-    # Round by round: the machine is not always as quick.
+    # Ratios are taken in each round, because the speed of the machine changes.
     ratios = {name: execs.ratio(samples, taken["bare"]) for name, samples in taken.items()}
-    # A supervisor's own cost is shown; the budget is for what has to be paid in any case.
+    # The table shows the cost of a supervisor. The budget is for the cost of every run.
     budgets = {
         "paddock-core, nothing to supervise": LAUNCH_BUDGET,
         "paddock-core, full tier": min(FULL_BUDGET, ratios.get("bubblewrap", FULL_BUDGET)),
@@ -132,8 +131,8 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
 
 
 def launch_among_files(bench: Bench, rounds: int) -> list[Row]:
-    """What looking through thousands of names, and watching their directories, adds to a start.
-    Nothing is promised.
+    """The cost at the start of searching thousands of names and watching their directories. It has
+    no budget.
     """
     true = ["/bin/true"]
     with core.sealed(core.canonical(bench.full_plan)) as boxed:
@@ -161,9 +160,7 @@ def bubblewrap(program: str, workspace: Path) -> list[str | Path]:
 
 
 def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> list[Crowd]:
-    """Many sandboxes at once: until all of them run, and what their sandboxes take of the memory
-    then.
-    """
+    """Many sandboxes at once: the time until all of them run, and the memory that they use then."""
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
     with core.sealed(core.canonical(plan)) as fd:
         cases: dict[str, tuple[str, list[str | Path]]] = {
@@ -204,7 +201,7 @@ def _crowd(
 
 
 def proportional_mib(program: str) -> float:
-    """Of all processes of this name: what they have alone, and their share of the rest."""
+    """Proportional memory of all processes of this name: private pages and a share of the rest."""
     total = 0
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -245,7 +242,7 @@ def _launch_batch(
     rounds: int,
     plan_fds: Sequence[int],
 ) -> dict[str, list[float]]:
-    """Some rounds of all cases, then as many of the peer that can not be started as a program."""
+    """Some rounds of all cases, then as many of the peer library, which is not a program."""
     taken = dict(
         zip(cases, bench.time(rounds, list(cases.values()), plan_fds, bench.small), strict=True)
     )
@@ -264,7 +261,7 @@ def _row(name: str, samples: list[float], base: float, budget: float | None) -> 
 
 @contextmanager
 def sandlock(bench: Bench) -> Iterator[subprocess.Popen[str] | None]:
-    """The peer library, if the environment of the bench has it."""
+    """The sandlock library, if the environment of the bench has it."""
     spec = importlib.util.find_spec("sandlock")
     if spec is None or spec.origin is None:
         yield None
@@ -284,8 +281,8 @@ def sandlock(bench: Bench) -> Iterator[subprocess.Popen[str] | None]:
 
 
 def work(bench: Bench, rounds: int) -> list[Row]:
-    """What the same rules cost while a program works; journal and temp belong to the launch. Ratios
-    are taken round by round and their median shown: slow drifts of the machine fall out.
+    """The cost of the same rules while a program works. Journal and temp belong to the launch. The
+    result is the median of the ratios of all rounds, so slow changes of the machine cancel out.
     """
     rows = []
     for name, job in tree.jobs(bench.workspace).items():
@@ -320,8 +317,8 @@ def work(bench: Bench, rounds: int) -> list[Row]:
 
 
 def observed(bench: Bench, rounds: int) -> list[Row]:
-    """What --observe adds. A run ends when everything that was seen is judged, by a Python that was
-    started with it. Nothing is promised.
+    """The cost of --observe. A run ends when the observer, a Python process that starts with the
+    run, has judged all calls. It has no budget.
     """
     rows = []
     for tier, plan in {"landlock": lean(bench.plan), "full": lean(bench.full_plan)}.items():
@@ -372,9 +369,7 @@ class Window:
 
 
 def windows(bench: Bench, rounds: int) -> list[Window]:
-    """The host replaces a denied name of a live workspace while a program inside opens it without a
-    pause.
-    """
+    """The host replaces a denied name of a live workspace. A program inside opens it in a loop."""
     secret, fresh = bench.small / ".env", bench.small / "fresh"
     program = Path(shutil.copy(bench.build / "window", bench.small))
     cases = {"the sandbox is quiet": "0", f"{BUSY} of its processes make files": str(BUSY)}
@@ -401,11 +396,11 @@ def windows(bench: Bench, rounds: int) -> list[Window]:
 
 
 def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
-    """A session of about 745 changes, and git status where it works. Applying is mostly waiting for
-    the disk, twice.
+    """A session of about 745 changes, and git status in its workspace. Apply mostly waits for two
+    syncs of the disk.
     """
-    with workbench(bench.build, bench.user, bench.installed) as desk:
-        script = desk.script(HERE / "cow_work.py")
+    with workbench(bench.build, bench.user, bench.installed) as made:
+        script = made.script(HERE / "cow_work.py")
         words = [*script, bench.workspace, bench.workspace.with_name("state"), str(rounds)]
         done = bench.user.run(words, cwd=bench.build, timeout_s=600)
     if done.exit_code != 0:
@@ -422,8 +417,8 @@ def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
 
 
 def copied(bench: Bench, rounds: int) -> list[Row]:
-    """Until the command runs, in a live workspace and in a copy of it, in turn. Not until the end:
-    a short command waits until its session is on the disk.
+    """The time until the command runs, in a live workspace and in a copy of it, in turn. The end is
+    not timed: a short command waits until its session is on the disk.
     """
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
     workspace = {"path": str(bench.workspace), "resume": None}
@@ -456,17 +451,17 @@ def copied(bench: Bench, rounds: int) -> list[Row]:
 
 
 def networked(bench: Bench, rounds: int) -> list[Row]:
-    """What a network of its own adds to a launch in the small workspace. Nobody is called, so no
-    relay is started. What speaks HTTP for a route is, and has to be ended again.
+    """The cost of a network namespace for a launch in the small workspace. The command opens no
+    connection, so no relay starts. The HTTP helper of a route starts and has to end again.
     """
-    nobody: dict[str, Any] = {
+    no_hosts: dict[str, Any] = {
         "denied": [],
         "allowed": [],
         "approved": [],
         "local_ports": [],
         "published": [],
     }
-    own = {"default": "deny", "default_source": None, "ask_timeout_s": 60, "http": None, **nobody}
+    own = {"default": "deny", "default_source": None, "ask_timeout_s": 60, "http": None, **no_hosts}
     plan = lean(bench.small_full_plan)
     secret = {"kind": "env", "place": "BENCH_KEY", "source": "bench:1"}
     route: dict[str, object] = {
@@ -495,7 +490,7 @@ def networked(bench: Bench, rounds: int) -> list[Row]:
     budget = (base + NETWORK_BUDGET_MS) / base
     names = (
         "the host's network",
-        "a network of nobody",
+        "a network without hosts",
         "a network that is filtered",
         "… with a route and its secret",
     )
@@ -517,7 +512,7 @@ def intercepted(bench: Bench, rounds: int) -> list[Row]:
 
 
 def gate_plan(bench: Bench, tier: str) -> core.Plan:
-    """The program that starts the others lies where the command can not write."""
+    """The program that starts the others is in a directory that the command cannot write."""
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
     plan: core.Plan = plan_of_ai_agent(
         bench.user, bench.installed, bench.small, journal, tier, "-r", readable
@@ -526,7 +521,7 @@ def gate_plan(bench: Bench, tier: str) -> core.Plan:
 
 
 def networked_plan(bench: Bench, tier: str) -> core.Plan:
-    """With all that a filtered network needs of the sandbox."""
+    """A plan with everything that a filtered network needs."""
     policy = bench.build / "networked.toml"
     policy.write_text('[meta]\ninherit = "ai-agent"\n[network]\nallowed_hosts = []\n')
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
@@ -581,7 +576,7 @@ def main() -> int:
         print(*crowds, sep="\n", flush=True)
         print(f"the same among {tree.FILES} files")
         print(*crowd(bench, bench.workspace, bench.full_plan, judged=False), sep="\n", flush=True)
-        print("a denied name that the host replaces: until nobody inside could read it any more")
+        print("a denied name that the host replaces: time until no process inside can read it")
         print(*windows(bench, rounds), sep="\n", flush=True)
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
@@ -620,7 +615,7 @@ def main() -> int:
         opened = network.connections(
             bench, gate_plan(bench, "full"), networked_plan(bench, "landlock"), max(2, rounds // 60)
         )
-        print("connections, one after the other, ratio to nobody between")
+        print("connections, one after the other, ratio to a direct connection")
         print(*opened, sep="\n", flush=True)
         served = routes.through(max(2, rounds // 60))
         print(f"requests over HTTP, {routes.CLIENTS} at a time, ratio to mitmproxy")

@@ -1,6 +1,4 @@
-"""What an intercepted shell costs: `bash -c :` as it is, as the first shell of a tree, and below
-another.
-"""
+"""The cost of an intercepted shell: plain `bash -c :`, a first shell, and a nested shell."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import sys
 from bench.fixture import Bench
 
 BUDGET_MS = 2.0
-# Started by its real path, a shell is not intercepted.
+# A shell that is started by its real path is not intercepted.
 _REAL = (
     "import os, sys; os.execv(os.path.realpath('/dev/.paddock-shell') + '/usr/bin/bash', "
     "sys.argv[1:])"
@@ -20,7 +18,7 @@ _SPAWN = (
 
 
 def intercepted(bench: Bench, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of every round, per case."""
+    """Milliseconds of every round, for each case."""
     spawn = [str(bench.build / "spawn"), str(rounds)]
     first = _time(bench, ["/usr/bin/python3", "-c", _REAL, "bash", "-c", _SPAWN, *spawn])
     below = _time(bench, ["/bin/sh", "-c", _SPAWN, *spawn])
@@ -28,7 +26,7 @@ def intercepted(bench: Bench, rounds: int) -> dict[str, list[float]]:
 
 
 def _time(bench: Bench, words: list[str]) -> list[list[float]]:
-    """In one run, as the command sees it."""
+    """Milliseconds as the command measures them, in one run."""
     flags = ("--tier", "full", "--intercept-shells", "--quiet", "-r", f"{bench.build}/**")
     done = bench.user.run(
         [bench.installed.paddock, "run", *flags, "--", *words], cwd=bench.small, timeout_s=600

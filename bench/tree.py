@@ -1,5 +1,6 @@
-"""A source tree of a size where file work shows: some thousand small files under git, and C files
-to compile; and a small one.
+"""Two source trees: a small one, and one large enough to measure file work.
+
+The large one has some thousand small files under git, and C files to compile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-/* What the kernel asks for the namespaces of the full tier alone: made, mapped, and nothing put into them.
+/* The cost of the namespaces of the full tier alone: created and mapped, with nothing in them.
  * usage: unshare COMMAND [ARGUMENT…] */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,14 +1,19 @@
 /* The ends of a network measurement, each an event loop of one thread.
 
-     wire serve ADDRESS PORT                answers by HTTP: /<bytes> with so many bytes; then closes
-     wire relay ADDRESS PORT TARGET         hands connections on to the port TARGET, by splice: what a filter could at best be
-     wire bulk ADDRESS PORT MEBIBYTES       reads so much over one connection, prints MiB/s
-     wire rate ADDRESS PORT COUNT AT_ONCE   makes so many connections, prints how many a second; for both of these the address
-                                            may be a name, of which some server that there is not is asked
-     wire each ADDRESS PORT COUNT OTHERS    connects and asks so often, one after the other and whatever comes of it, while so many
-                                            other processes sleep; prints how many a second
-     wire names ADDRESS HOSTS COUNT         asks so often for one of ten of the names h0.example to h<HOSTS - 1>.example, one
-                                            question after the other, prints how many answers a second */
+     wire serve ADDRESS PORT                answers HTTP: /<bytes> with that many bytes, then closes
+     wire relay ADDRESS PORT TARGET         passes connections on to the port TARGET by splice: the
+                                            fastest that a filter could be
+     wire bulk ADDRESS PORT MEBIBYTES       reads that much over one connection, prints MiB/s
+     wire rate ADDRESS PORT COUNT AT_ONCE   opens COUNT connections, prints the number per second
+     wire each ADDRESS PORT COUNT OTHERS    connects and sends a request COUNT times, one after the
+                                            other, with any result, while OTHERS processes sleep;
+                                            prints the number per second
+     wire names ADDRESS HOSTS COUNT         asks COUNT times for one of ten of the names h0.example to
+                                            h<HOSTS - 1>.example, one question after the other;
+                                            prints the answers per second
+
+   For bulk and rate the address may be a name. The question for it goes to a server that does not
+   exist. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -52,7 +57,7 @@ static struct sockaddr_in at(const char *address, int port)
     return a;
 }
 
-/* One question for the address of a name; its answer is the last thing in the message. */
+/* One question for the address of a name. The answer is at the end of the message. */
 static int ask(int s, const char *name, struct in_addr *found)
 {
     char message[512] = "\0\0\1\0\0\1\0\0\0\0\0";
@@ -198,7 +203,7 @@ static void drop(int fd)
     }
 }
 
-/* From fd to its other end: 0 when there is nothing more to do for now. */
+/* Moves bytes from fd to its other end. Returns 0 when there is nothing more to do now. */
 static int flow(int fd)
 {
     int to = way[fd].to;
@@ -209,7 +214,7 @@ static int flow(int fd)
                 return 0;
             if (n < 0)
                 return -1;
-            if (n == ROOM) /* it fills the pipe: a large one pays now */
+            if (n == ROOM) /* the pipe is full: a larger one is worth its cost now */
                 fcntl(way[fd].in, F_SETPIPE_SZ, PIPE);
             way[fd].ended = n == 0;
             way[fd].held = n;
@@ -345,7 +350,7 @@ static void rate(const char *address, int port, int count, int at_once)
     printf("%.1f\n", count / (now() - start));
 }
 
-/* The first is not counted: it waits for whoever answers to be there. */
+/* The first connection is not counted: it waits until the server runs. */
 static void each(const char *address, int port, int count, int others)
 {
     struct sockaddr_in a = at(address, port);
@@ -370,7 +375,7 @@ static void each(const char *address, int port, int count, int others)
     printf("%.1f\n", count / (now() - start));
 }
 
-/* The first answer is not counted: it waits for whoever answers to be there. */
+/* The first answer is not counted: it waits until the server runs. */
 static void names(const char *address, int hosts, int count)
 {
     int s = asking(address);

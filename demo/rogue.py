@@ -1,10 +1,10 @@
-"""A small rogue: tries what a hijacked agent would try, and reports one JSON line per act.
+"""A rogue script: tries what a hijacked agent would try, and prints one JSON line per act.
 
     rogue.py BASE WORKSPACE JOURNAL VICTIM-PID
 
-It is honest about what it got (``loot``) and which error it met, because that is what the
-demonstration prints; whether files were changed is looked up by the demonstration itself, from
-outside. Standard library only: it has to run wherever it is planted.
+It reports truthfully what it read (``loot``) and which error it got, because the demonstration
+prints both. The demonstration itself checks from outside whether files changed. The script uses the
+standard library only, so that it runs wherever it is planted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def call(function: Callable[..., int], *arguments: Any) -> None:
 
 
 def in_child(try_it: Callable[[], None]) -> str:
-    """Acts that change the process itself; the error comes back as the exit status."""
+    """Runs an act that changes the process itself. The exit status is the error number."""
     child = os.fork()
     if child == 0:
         try:

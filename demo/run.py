@@ -1,11 +1,11 @@
-"""The demonstration: a rogue script twice, without the sandbox and inside it, and a table of what
-came of each act.
+"""The demonstration: runs a rogue script without the sandbox and inside it, and prints a table of
+the result of each act.
 
-Makes a throw-away home with fake secrets, so nothing real is at risk. Started by root it makes a
-user for the occasion and removes him at the end, because the sandbox is for ordinary users; started
-by anybody else it uses a scratch directory in the home, and that person's own files stay out of it.
-Every verdict on a file, a process or a terminal is looked up from outside; what the rogue says
-counts only for the error it met and the loot it shows.
+It makes a throw-away home with fake secrets, so nothing real is at risk. Root makes a user for it
+and removes the user at the end, because the sandbox is for ordinary users. Any other user gets a
+scratch directory in the home, and the user's own files are not touched. The demonstration checks
+each file, process and terminal from outside. The report of the rogue counts only for the error and
+the loot.
 
     python demo/run.py        exits 1 if something that had to be refused was not
 """
@@ -37,7 +37,7 @@ TYPED = b"echo pwned"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One throw-away home, freshly furnished, with everything a rogue could want."""
+    """One throw-away home with everything that a rogue script could want."""
 
     base: Path
     workspace: Path
@@ -65,7 +65,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aftermath:
-    """What the rogue reported, and what the host sees after it ended."""
+    """The report of the rogue, and the state of the host after the rogue has ended."""
 
     scene: Scene
     reported: dict[str, dict[str, str | None]]
@@ -79,7 +79,7 @@ class Aftermath:
         return self.scene.token in (self.reported[act]["loot"] or "")
 
 
-# Landlock says no; in the full tier the file is not even there, or lies on a read-only mount.
+# Landlock denies it. In the full tier the file does not exist or is on a read-only mount.
 FILE_REFUSALS = ("EACCES", "ENOENT", "EROFS")
 
 
@@ -88,8 +88,8 @@ class Act:
     name: str
     label: str
     happened: Callable[[Aftermath], bool]
-    refusals: tuple[str, ...] = FILE_REFUSALS  # errors that count as a refusal by the kernel
-    privileged: bool = False  # the bare kernel already refuses it to an ordinary user
+    refusals: tuple[str, ...] = FILE_REFUSALS  # errors that count as a denial by the kernel
+    privileged: bool = False  # the bare kernel denies it to an ordinary user
 
 
 def _loot(name: str, label: str, *refusals: str) -> Act:
@@ -187,9 +187,7 @@ WORK = Act(
 
 
 def unleash(user: tester.Tester, scene: Scene, prefix: list[str | Path]) -> Aftermath:
-    """The rogue on a terminal of its own, with a secret in its environment and a victim next
-    door.
-    """
+    """Runs the rogue on its own terminal, with a secret in its environment and a victim process."""
     scene.furnish()
     user.give(scene.base)
     environment = {"AWS_SECRET_ACCESS_KEY": scene.token, "LD_PRELOAD": "libc.so.6"}
@@ -197,7 +195,7 @@ def unleash(user: tester.Tester, scene: Scene, prefix: list[str | Path]) -> Afte
         controller, terminal = pty.openpty()
         os.fchown(terminal, user.uid, -1)
         rogue: list[str | Path] = [
-            # where the links of a virtual environment end: the environment itself is closed inside
+            # the target of the links of a virtual environment: the environment is closed inside
             Path(installation.reachable_interpreter(user)[0]).resolve(),
             scene.workspace / "rogue.py",
             scene.base,
@@ -272,7 +270,7 @@ def play(user: tester.Tester, installed: installation.Installation, base: Path) 
     shutil.copy(HERE / "rogue.py", scene.workspace)
     user.give(base)
     sandbox: list[str | Path] = [installed.paddock, "run", "--audit-log", scene.journal]
-    # one ordinary run first, so that there is a journal to be attacked
+    # one ordinary run first, so that there is a journal to attack
     first = user.run([*sandbox, "--", "true"], cwd=scene.workspace)
     if first.exit_code != 0:
         sys.exit(f"demo: {first}")
