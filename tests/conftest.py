@@ -1,4 +1,4 @@
-"""Fixtures for every test that meets the real kernel. They do nothing until asked for."""
+"""Fixtures for all tests on the real kernel. A fixture does nothing until a test uses it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support import (
 from tests.support.features import need
 from tests.support.sandbox import SandboxRunner
 
-_testers: list[tester.Tester] = []  # the one of this worker, once a test asked for it
+_testers: list[tester.Tester] = []  # the tester of this worker, after its first use
 HERE = Path(__file__).parent
 
 
@@ -50,14 +50,14 @@ def _tester() -> Iterator[tester.Tester]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_state_of_earlier_files() -> None:
-    """Which files share a worker is chance. Without this, what one leaves could fail another."""
+    """The files of a worker differ between runs. State of one file must not fail another."""
     for found in _testers:
         saved_state.forget_earlier_runs(found)
 
 
 @pytest.fixture(scope="session", name="programs")
 def _programs() -> Iterator[programs.Programs]:
-    # not pytest's own temporary directory: that one is closed to other users
+    # not the temporary directory of pytest, which other users cannot enter
     directory = Path(tempfile.mkdtemp(prefix="paddock-programs-", dir="/var/tmp"))
     directory.chmod(0o755)
     try:
@@ -74,17 +74,16 @@ def _installation(tester: tester.Tester) -> Iterator[installation.Installation]:
 
 @pytest.fixture(scope="session")
 def host(tester: tester.Tester, installation: installation.Installation) -> dict[str, Any]:
-    """What the core measured on this machine."""
+    """The facts that the core reports about this machine."""
     return core.host_facts(tester, installation.core)
 
 
 @pytest.fixture(name="tree")
 def _tree(tester: tester.Tester) -> Iterator[tree.ProjectTree]:
-    # What earlier tests let their commands write, and where they kept journals, is not this test's
-    # past.
+    # Writable paths and journals of earlier tests are not the history of this test.
     for name in ("reach", "journals"):
         (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
-    # Nor is a run that an earlier test killed.
+    # A run that an earlier test killed is not its history either.
     shutil.rmtree(tester.home / ".local" / "state" / "paddock" / "unfinished", ignore_errors=True)
     with tree.laid_out(tester) as laid_out:
         yield laid_out

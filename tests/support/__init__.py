@@ -1,3 +1,3 @@
-"""What tests on the real kernel share: an unprivileged user, the installation he can reach, probes,
-witnesses.
+"""Shared parts of the tests on the real kernel: an unprivileged user, an installation, probes, and
+targets outside the sandbox.
 """

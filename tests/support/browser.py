@@ -1,6 +1,4 @@
-"""A real Chromium without a window, driven by its own protocol: one page, keys, sizes,
-screenshots.
-"""
+"""A headless Chromium, driven by the DevTools protocol: one page, keys, sizes, screenshots."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from tests.support.waiting import wait_for
 
 START_S = 60.0
 PAGE_S = 60.0
-# No sandbox of its own: namespaces are the tests' subject, and the page is ours. No traffic but the
-# page's.
+# Without Chromium's own sandbox: the tests are about namespaces, and the page is ours. Without
+# traffic other than that of the page.
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -64,7 +62,7 @@ class Page:
         self.until(f"document.readyState === 'complete' && location.href === {json.dumps(address)}")
 
     def tell(self, expression: str) -> Any:
-        """What an expression is worth there."""
+        """The value of a JavaScript expression in the page."""
         told = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )

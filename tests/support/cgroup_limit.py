@@ -1,7 +1,8 @@
-"""Control groups of root's around what a test starts: no hog and no bomb gets out of a test,
-whatever is wrong with what is tested. What the kernel counted in them is the host's verdict. Groups
-that are *given* belong to the tester, as an administrator would delegate them; those around him do
-not, so that without a gift Paddock has no group to use.
+"""Control groups of root around the processes of a test.
+
+They bound memory and processes even if the code under test fails to. The counters of the kernel are
+the host's evidence. *Given* groups belong to the tester, as an administrator would delegate them.
+The other groups do not, so Paddock has no group to use unless a test gives one.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class CgroupLimit:
     tester: Tester
 
     def prefix(self) -> list[Word]:
-        """Before a command that root starts: joins the groups, then becomes the tester. Should
-        everything else fail, the kernel ends each process after a minute of work.
+        """The prefix of a command that root starts: it joins the groups, then becomes the tester.
+        If all else fails, the kernel ends each process after a minute of CPU time.
         """
         groups = {"memory": self.memory, "pids": self.pids, **self.given}
         join = "".join(f"echo $$ > {group}/cgroup.procs || exit 99; " for group in groups.values())
@@ -45,12 +46,12 @@ class CgroupLimit:
 
     @property
     def peak_mb(self) -> int:
-        """The most memory that was used at once, files in memory and page cache included."""
+        """The peak of memory, with files in memory and the page cache."""
         return int((self.memory / "memory.max_usage_in_bytes").read_text()) >> 20
 
     @property
     def peak_tasks(self) -> int:
-        """Paddock's own included."""
+        """The peak of processes, with those of Paddock."""
         return int((self.pids / "pids.peak").read_text())
 
     @property
@@ -59,7 +60,7 @@ class CgroupLimit:
 
     @property
     def left_behind(self) -> list[Path]:
-        """Groups that a run made in what it was given, and left."""
+        """Groups that a run created in the given groups and did not remove."""
         return [
             entry for group in self.given.values() for entry in group.iterdir() if entry.is_dir()
         ]
@@ -101,7 +102,7 @@ def _group(tree: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def _emptied(group: Path) -> bool:
-    """Kills by group: whoever forks meanwhile is in it."""
+    """Kills the whole group, so that a process that forks meanwhile ends too."""
     if (group / "pids.max").exists():
         (group / "pids.max").write_text("0")
     for below in [entry for entry in group.iterdir() if entry.is_dir()]:

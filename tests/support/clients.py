@@ -1,5 +1,6 @@
-"""Servers of the host under names that only these runs know, and clients inside and outside that
-call them.
+"""Servers on the host, and clients inside and outside the sandbox that connect to them.
+
+Only these runs know the names of the servers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.tester import Outcome
 ALLOWED, OTHER, SIXTH = "web.clients.example", "other.clients.example", "six.clients.example"
 HOSTS = f"127.0.0.1 localhost {ALLOWED} {OTHER}\n::1 {SIXTH}\n"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-# As root: the list of names, then the tester again.
+# As root: mount the list of names, then become the tester again.
 _AS = (
     'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
     '--clear-groups "${@:3}"'
@@ -35,8 +36,8 @@ _AS = (
 class Site:
     port: int
     scheme: str
-    seen: list[str]  # the host that each request named
-    fields: list[Message]  # its other headers
+    seen: list[str]  # the Host header of each request
+    fields: list[Message]  # all headers of each request
 
     def at(self, name: str, path: str = "hello") -> str:
         return f"{self.scheme}://{name}:{self.port}/{path}"
@@ -63,12 +64,12 @@ class Clients:
         return tester.run([*named, *words], cwd=self.sandbox.tree.project, as_root=True)
 
     def inside(self, words: Sequence[Word], port: int, *flags: Word) -> Outcome:
-        """As if there were no proxy."""
+        """The environment without proxy variables."""
         unset = [word for name in PROXIES for word in ("-u", name, "-u", name.upper())]
         return self.proxied(["/usr/bin/env", *unset, *words], port, *flags)
 
     def proxied(self, words: Sequence[Word], port: int, *flags: Word) -> Outcome:
-        """One name is allowed, and the addresses that it stands for: they are the host's own."""
+        """A policy that allows one name and its addresses, which belong to the host."""
         listed: list[Word] = []
         for host in (f"{ALLOWED}:{port}", f"{SIXTH}:{port}", "127.0.0.1", "::1"):
             listed += ["--allow-domain", host]
@@ -88,7 +89,7 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
     fields: list[Message]
 
     def do_POST(self) -> None:
-        """Says how much it was sent."""
+        """Answers with the number of bytes in the body."""
         self.fields.append(self.headers)
         body = str(len(self.rfile.read(int(self.headers["Content-Length"])))).encode()
         self.send_response(200)
@@ -118,12 +119,12 @@ class _Server(http.server.ThreadingHTTPServer):
         if self.context is None:
             super().finish_request(request, client_address)
             return
-        # Not while it is accepted: who hangs up in the middle would leave a socket open.
+        # Not during accept: a client that closes in the middle would leave a socket open.
         with request, self.context.wrap_socket(request, server_side=True) as encrypted:
             super().finish_request(encrypted, client_address)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is refused hangs up."""
+        """Ignores the error of a client that closes because it was refused."""
 
 
 class _Six(_Server):

@@ -1,6 +1,4 @@
-"""A container of the real engine, without an image: an empty root with the machine's own /usr in
-it.
-"""
+"""A container of a real engine without an image: an empty root directory with the host's /usr."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
 ENGINE_PROFILE = Path("/usr/share/containers/seccomp.json")
-# As many as anybody may have: the engine's own default takes CAP_SYS_RESOURCE to set.
+# The hard limit of every user: the engine's default needs CAP_SYS_RESOURCE.
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 
 
@@ -26,12 +24,12 @@ class Container:
     sandbox: SandboxRunner
     podman: str
     runtime: tuple[str, ...]
-    place: Path  # all the engine keeps
+    place: Path  # all state of the engine
     root: Path
 
     def run(self, words: Sequence[Word], *options: str, uid: int | None = None) -> Outcome:
-        """As the tester, in the project, under the engine's default filter unless ``options`` say
-        otherwise.
+        """Runs as the tester, in the project, under the engine's default filter unless ``options``
+        change it.
         """
         tester, tree, installation = (
             self.sandbox.tester,
@@ -77,7 +75,7 @@ def started_from(sandbox: SandboxRunner) -> Iterator[Container]:
     need_root()
     podman = need_program("podman")
     need("podman", ENGINE_PROFILE.is_file(), f"{ENGINE_PROFILE} is missing")
-    # By choice: with hybrid cgroups crun, the engine's own, does not start.
+    # runc, because crun, the engine's default, does not start with hybrid cgroups.
     runc = shutil.which("runc", path="/usr/sbin:/usr/bin")
     place = Path(tempfile.mkdtemp(prefix="paddock-container-", dir="/var/tmp"))
     try:
@@ -90,7 +88,7 @@ def started_from(sandbox: SandboxRunner) -> Iterator[Container]:
 
 
 def removed(place: Path) -> bool:
-    """What cleans up behind a container may still write there."""
+    """Waits, because the clean-up process of a container may still write there."""
     shutil.rmtree(place, ignore_errors=True)
     return not place.exists()
 

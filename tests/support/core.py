@@ -1,4 +1,4 @@
-"""Plans written by hand, and the core started on them without the Python side."""
+"""Handwritten plans, and the core that runs them without Python."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def plan_for(
     allow: Iterable[Path | str] = (),
     block: Iterable[str] = (),
 ) -> Plan:
-    """A small but complete plan: system paths readable, devices usable, nothing to supervise, the
-    rest as asked.
+    """A small but complete plan: system paths readable, devices usable, nothing to supervise. The
+    arguments set the rest.
     """
     grants = [grant(path, "read", optional=True) for path in (*SYSTEM_READS, *read)]
     grants += [grant(path, "device", optional=True) for path in DEVICES]
@@ -131,9 +131,7 @@ def canonical(plan: Plan) -> bytes:
 
 @contextmanager
 def sealed(content: bytes, *, seals: int | None = None) -> Iterator[int]:
-    """A memfd holding the plan; ``seals`` other than the full set is for tests of what the core
-    refuses.
-    """
+    """A memfd with the plan. The core refuses it if ``seals`` is not the full set."""
     full = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fd = os.memfd_create("plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -1,5 +1,5 @@
-"""Copy-on-write sessions for the tests: made by hand on real overlay mounts, applied by the real
-command.
+"""Copy-on-write sessions for the tests: made by a script on real overlay mounts, applied by the
+real command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PROTECT = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workbench:
-    """Programs of the tests in a place the tester can read, and a Python of his that knows the
+    """Programs of the tests in a directory that the tester can read, and a Python that imports the
     package under test.
     """
 
@@ -54,7 +54,7 @@ def workbench(directory: Path, tester: Tester, installation: Installation) -> It
     python = installation.root / "bin" / "python3" if tester.disposable else Path(sys.executable)
     package = (
         directory / "tests" / "support"
-    )  # the scripts import what they need by the name it has here
+    )  # the scripts import modules by the names that they have here
     package.mkdir(parents=True)
     for name in ("__init__.py", "../__init__.py", "overlay.py"):
         shutil.copy(SUPPORT / name, package / name)
@@ -82,8 +82,8 @@ class Cow:
         return self.tester.home / ".local" / "state" / "paddock" / "sessions"
 
     def session(self, script: str, *, masked: Sequence[str] = (), name: str | None = None) -> str:
-        """Run a shell script on an overlay over the workspace; the name of its session, which has
-        ended.
+        """Runs a shell script on an overlay over the workspace. Returns the name of its session,
+        which has ended.
         """
         argv = self.command(["sh", "-euc", script], masked=masked, name=name)
         done = self.tester.run(argv, cwd=self.workspace)
@@ -131,7 +131,7 @@ class Cow:
         return [*start, *flags, "--", *words]
 
     def run(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> Outcome:
-        """The real thing: ``paddock run --cow``. Its session is removed with the others."""
+        """Runs ``paddock run --cow``. Its session is removed with the others."""
         known = self.sessions()
         outcome = self.tester.run(self.running(*words, flags=flags), cwd=self.workspace)
         self.made.extend(self.sessions() - known)
@@ -145,7 +145,7 @@ class Cow:
         return name
 
     def diff(self, *words: str | Path) -> dict[str, str]:
-        """Path → kind of change; with its obstacle, if it has one (``changed!conflict``)."""
+        """Path → kind of change, with its obstacle if there is one (``changed!conflict``)."""
         return {
             one["path"]: one["change"] + (f"!{one['obstacle']}" if one["obstacle"] else "")
             for one in self.changes(*words)
@@ -158,7 +158,7 @@ class Cow:
         return loaded
 
     def put(self, path: str, text: str = "") -> Path:
-        """As the host does: a new content, in place, and nothing else is touched."""
+        """Writes new content in place, as the host does. Nothing else changes."""
         self.host(
             f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; "
             f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
@@ -166,7 +166,7 @@ class Cow:
         return self.workspace / path
 
     def host(self, script: str) -> None:
-        """Somebody who works in the workspace while the session runs, or after it."""
+        """Runs a script of the host in the workspace, during a session or after it."""
         done = self.tester.run(["sh", "-euc", script], cwd=self.workspace)
         assert done.exit_code == 0, done
 
@@ -175,7 +175,7 @@ class Cow:
 
 
 def tree_entries(root: Path) -> dict[str, tuple[Any, ...]]:
-    """Everything below a directory that an apply has to bring over."""
+    """All entries below a directory, with every property that an apply has to copy."""
     found: dict[str, tuple[Any, ...]] = {}
     for parent, directories, files in os.walk(root):
         for name in (*directories, *files):

@@ -1,4 +1,4 @@
-"""Skips that can not hide a failure.
+"""Skips that cannot hide a failure.
 
 A machine that lacks a feature skips with its reason. A machine that claims the feature in
 ``PADDOCK_EXPECT`` (``PADDOCK_EXPECT=root,landlock,seccomp,tmux,strace,node``; continuous

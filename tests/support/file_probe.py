@@ -1,8 +1,7 @@
-"""Tries acts on paths and tells the kernel's answer to each. A program: it runs inside the sandbox,
-and outside as the control, and imports nothing of the tests.
+"""A program that tries acts on paths and prints the kernel's answer to each.
 
-One JSON list [[path, act], …] on stdin; on stdout a start marker, then one errno (0: it was done) a
-line.
+It runs inside the sandbox, and outside as the control. It imports nothing of the tests. stdin is
+one JSON list [[path, act], …]. stdout is a start marker, then one errno per line (0: success).
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def main() -> None:
             ACTS[act](path)
             print(0)
         except OSError as error:
-            # What the shell says of a script whose file is not executable by its format is no
-            # refusal.
+            # The error of a shell about a file that has no program format is not a
+            # denial.
             print(0 if error.errno == errno.ENOEXEC else error.errno)
 
 

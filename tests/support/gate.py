@@ -1,4 +1,4 @@
-"""Commands under exec rules, and what the host sees of the programs they started."""
+"""Commands under exec rules, and the host's record of the programs that they started."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EXEC = ("exec", "exec.attack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """``paddock run`` under a policy of its own. The programs of the tests lie in a granted place,
-    as the system's do. Every marker leaves a line in the file ``ran`` of the directory it is
-    started in: that is how the host knows.
+    """Runs ``paddock run`` with its own policy. The test programs are in a granted directory, as
+    the programs of the system are. Every marker program adds a line to the file ``ran`` in its
+    working directory. The host reads that file.
     """
 
     sandbox: SandboxRunner
@@ -28,7 +28,7 @@ class Gate:
 
     @property
     def forbidding(self) -> str:
-        """What most tests are about: the marker is denied, by whatever file it is."""
+        """The rule of most tests: it denies the marker program under both names."""
         return rule(
             "no-marker",
             "deny",
@@ -40,7 +40,7 @@ class Gate:
     ) -> Path:
         text = (
             f'[meta]\ninherit = "{profile}"\ndefault_action = "{default}"\n'
-            "on_supervisor_timeout_ms = 10000\n"  # others may use the machine too
+            "on_supervisor_timeout_ms = 10000\n"  # long enough for a busy machine
             f'[filesystem]\nexec_globs = ["{self.sandbox.programs.directory}/**"]\n{more}\n'
             f"{''.join(rules)}"
         )
@@ -71,11 +71,11 @@ class Gate:
         return self.inside(["sh", "-c", script], *rules, default=default, flags=flags)
 
     def without(self, words: Sequence[Word]) -> Outcome:
-        """The control: the same sandbox, and no gate."""
+        """The control: the same sandbox without a gate."""
         return self.sandbox.inside(words, "-x", f"{self.sandbox.programs.directory}/**")
 
     def ran(self, directory: Path | None = None) -> list[str]:
-        """What has run since the last look, as the host sees it."""
+        """The programs that ran since the last call, as the host sees them."""
         marks = (directory or self.project) / "ran"
         lines = marks.read_text(errors="surrogateescape").splitlines() if marks.exists() else []
         marks.unlink(missing_ok=True)
@@ -86,7 +86,7 @@ class Gate:
 
 
 def rule(name: str, action: str, **keys: str | int | list[str]) -> str:
-    """As in a policy file; a TOML string is close enough to Python's."""
+    """A rule as in a policy file. A TOML string is close enough to a Python string."""
     lines = "".join(f"{key} = {_toml(value)}\n" for key, value in keys.items())
     return f'[[rule]]\nid = "{name}"\naction = "{action}"\n{lines}'
 

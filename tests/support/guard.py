@@ -1,4 +1,4 @@
-"""Waiting for the guard of a run, by what it writes to the journal."""
+"""Waits for the guard of a run by reading its journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wait_until_masked(journal: Path, path: Path) -> None:
 def wait_until_judged(
     tester: Tester, tree: Path, journal: Path, *, has_ended: Callable[[], bool] = lambda: False
 ) -> None:
-    """Until the guard has judged all that happened in ``tree`` before this call, or the run has
+    """Waits until the guard has judged all events in ``tree`` before this call, or the run has
     ended.
 
     The kernel queues the events of all directories in one order. The guard judges a denied name

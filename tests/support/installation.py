@@ -45,12 +45,12 @@ class Installation:
 
 
 class NotInstalledError(Exception):
-    """The tests can not find what they are to test."""
+    """The tests cannot find the Paddock that they test."""
 
 
 @contextmanager
 def for_tester(tester: Tester) -> Iterator[Installation]:
-    """Lasts as long as the block, so that two runs of the tests do not pull it from under each
+    """The installation exists as long as the block, so that two test runs do not remove it for each
     other.
     """
     if not tester.disposable:
@@ -81,7 +81,7 @@ def _beside_the_tests() -> Installation:
 
 
 def core_binary() -> Path:
-    """The native program: named, or installed beside the interpreter."""
+    """The native program: from the environment, or beside the interpreter."""
     named = os.environ.get("PADDOCK_CORE")
     places = [
         *([Path(named)] if named else []),
@@ -107,8 +107,8 @@ def _package_directory() -> Path:
 
 @contextmanager
 def for_one_user(tester: Tester) -> Iterator[Installation]:
-    """As ``pip install --user`` does it: programs in ``~/.local/bin``, the package in the user's
-    own site directory.
+    """An installation like that of ``pip install --user``: programs in ``~/.local/bin``, the
+    package in the user's site directory.
     """
     interpreter, version = reachable_interpreter(tester)
     need(
@@ -141,8 +141,8 @@ def for_one_user(tester: Tester) -> Iterator[Installation]:
 
 @contextmanager
 def on_an_interpreter_at_home(tester: Tester) -> Iterator[tuple[Installation, Path]]:
-    """A virtual environment whose Python lies in the home, as pyenv and uv put it; also tells where
-    that is.
+    """A virtual environment whose Python is in the home, as with pyenv and uv. Yields the directory
+    of that Python too.
     """
     interpreter, version = reachable_interpreter(tester)
     need(
@@ -193,8 +193,8 @@ def _install_into(
 
 @functools.cache
 def reachable_interpreter(tester: Tester) -> tuple[str, tuple[int, int]]:
-    """One the tester can run; of the tests' own minor version if there is a choice: compiled
-    modules fit only that.
+    """An interpreter that the tester can run. It has the minor version of the tests' interpreter if
+    there is a choice, because compiled modules fit only that version.
     """
     own = "python{}.{}".format(*sys.version_info)
     names = [own, "python3", *(f"python3.{minor}" for minor in range(11, 20))]
@@ -253,8 +253,8 @@ def _plain_name(requirement: str) -> str:
 
 
 def _copy_commands(target: Path, interpreter: Path) -> None:
-    """The front door, the core, and the script of the Python half, which names the interpreter it
-    is for.
+    """Copies the launcher, the core, and the script ``paddock-python``, which names its
+    interpreter.
     """
     launcher = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
     for program in (launcher, core_binary(), launcher.with_name("paddock-python")):

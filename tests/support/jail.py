@@ -1,4 +1,4 @@
-"""A container whose root directory is one static busybox, built here, and commands in it."""
+"""A container whose root directory is one static busybox, and commands in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESSAGE = "of the container"
 
 
 def build_root(root: Path) -> Path:
-    """A root directory that a user of any number can read, and write in /srv and /tmp."""
+    """A root directory that every uid can read, with /srv and /tmp writable."""
     busybox = need_program("busybox")
     linked = subprocess.run(
         ["readelf", "-l", busybox], capture_output=True, text=True, check=True
@@ -48,13 +48,13 @@ def build_root(root: Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jail:
-    """``paddock jail`` as root or as the tester, each with a root directory of his own."""
+    """``paddock jail`` as root or as the tester, each with its own root directory."""
 
     tester: Tester
     installation: Installation
     rootdir: Path
     journal: Path
-    work: Path  # where paddock is started
+    work: Path  # working directory of paddock
     as_root: bool
     username: str
 
@@ -95,7 +95,7 @@ class Jail:
 
     @contextmanager
     def running(self, *flags: Word) -> Iterator[Running]:
-        """A container that waits for its standard input to end."""
+        """A container that runs until its standard input ends."""
         words = ["/bin/sh", "-c", "echo started; read line"]
         with self.tester.starting(
             self.command(words, *flags), cwd=self.work, stdin=subprocess.PIPE, as_root=self.as_root
@@ -128,7 +128,7 @@ def _children(pid: int) -> list[int]:
 
 
 def status(pid: int, field: str) -> str:
-    """A line of the host's own view of a process."""
+    """A line of /proc/PID/status, as the host sees it."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -138,8 +138,8 @@ def status(pid: int, field: str) -> str:
 
 @contextmanager
 def roots_reach_put_aside() -> Iterator[None]:
-    """Places are known by their inodes, and a new directory may get the one that an earlier test's
-    had.
+    """Forgets earlier runs. The history knows directories by inode, and a new directory may get the
+    inode of one of an earlier test.
     """
     reach = Path.home() / ".local" / "state" / "paddock" / "reach"
     before = reach.read_bytes() if reach.exists() else None

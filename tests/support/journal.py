@@ -8,6 +8,8 @@ from typing import Any
 
 
 def events(directory: Path) -> list[dict[str, Any]]:
-    """Oldest first. A line without its end is still being written, and is left out."""
+    """All events, oldest first. A line without a line end is still being written: it is left
+    out.
+    """
     files = sorted(directory.glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_bytes().split(b"\n")[:-1]]

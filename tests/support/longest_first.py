@@ -2,7 +2,7 @@
 
 Each worker takes the next whole file. A long file that starts last keeps one worker busy while the
 other one waits, so the longest files start first. The seconds are from a quiet machine with two
-processors, rounded; they only have to be right in relation to each other.
+processors, rounded. Only their order matters.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ SECONDS = {
 
 
 def order(paths: Sequence[str]) -> list[str]:
-    """The same paths, relative to ``tests``: the longest first, the others as they are."""
+    """The same paths, relative to ``tests``: the longest first, then the others in their order."""
     return sorted(paths, key=lambda path: -SECONDS.get(path, 0))

@@ -1,6 +1,4 @@
-"""A command with a network of its own, beside the same command without, and the host's servers that
-it may reach.
-"""
+"""A command in a network namespace, the same command without one, and servers on the host."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
 MESSAGE = b"from a client"
-# What becomes of each target, a line each: ok, or the name of an errno. Refusals come at any point
-# after a handshake.
+# Prints one line for each target: ok, or the name of an errno. A denial can come at any point after
+# the handshake.
 _CALL = """
 import errno, socket, sys
 print("started", flush=True)
@@ -43,7 +41,7 @@ for target in sys.argv[2:]:
 """
 
 
-# Each worker has ports of its own.
+# Each worker has its own ports.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _OWN_PORTS = range(20_000 + _WORKER, 30_000, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 _CANDIDATES = random.sample(_OWN_PORTS, len(_OWN_PORTS))
@@ -51,7 +49,7 @@ _CANDIDATES = random.sample(_OWN_PORTS, len(_OWN_PORTS))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """On the host. Whatever arrives waits in the kernel until somebody looks."""
+    """A server on the host. Arrived data waits in the kernel until a test reads it."""
 
     socket: socket.socket
     address: str
@@ -87,8 +85,8 @@ def serving(address: str, kind: int = socket.SOCK_STREAM, port: int = 0) -> Iter
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to whoever connects: nobody takes it before the run does.
-    Another each time.
+    """A port below the kernel's ephemeral range, so that no client takes it before the run does.
+    Each call returns another one.
     """
     while True:
         port = _CANDIDATES.pop()
@@ -100,7 +98,7 @@ def free_port() -> int:
 
 
 def own_address() -> str:
-    """Of the host, not on its loopback."""
+    """An address of the host that is not on loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
         try:
             asked.connect(("192.0.2.99", 9))  # sends nothing
@@ -117,19 +115,19 @@ def network(mode: str, **changes: Any) -> dict[str, Any]:
         "local_ports": [],
         "published": [],
     }
-    nobody = {**lists, "http": None}
+    no_hosts = {**lists, "http": None}
     return {
         "mode": mode,
         "default": "deny",
         "default_source": None,
         "ask_timeout_s": 60,
-        **nobody,
+        **no_hosts,
         **changes,
     }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Netted:
+class NetworkRunner:
     sandbox: SandboxRunner
     plan: core.Plan
     python: str
@@ -138,7 +136,7 @@ class Netted:
         return [self.python, "-c", _CALL, "wait", *targets]
 
     def sending(self, *targets: str) -> list[str]:
-        """The same act, where nobody answers."""
+        """The same command, which does not wait for an answer."""
         return [self.python, "-c", _CALL, "go", *targets]
 
     def outside(self, words: Sequence[str]) -> Outcome:
@@ -159,8 +157,8 @@ class Netted:
     def running(
         self, network: dict[str, Any], script: str, *arguments: str
     ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-        """A Python script that is inside and waits for lines on its stdin: the core, and a
-        descriptor to write them.
+        """Starts a Python script inside that reads lines from stdin. Yields the core process and a
+        descriptor to write lines.
         """
         with ExitStack() as stack:
             fd = stack.enter_context(core.sealed(core.canonical(self.with_network(network))))
@@ -194,7 +192,7 @@ class Netted:
 
 
 def relays_of(core_pid: int) -> list[int]:
-    """The relays among a supervisor's children."""
+    """The relay processes among the children of a supervisor."""
     try:
         children = Path(f"/proc/{core_pid}/task/{core_pid}/children").read_text().split()
         return [
@@ -215,8 +213,8 @@ def gone(pid: int) -> None:
     wait_for(lambda: not alive(pid), f"the end of {pid}")
 
 
-def netted(sandbox: SandboxRunner, landlock_abi: int) -> Netted:
-    """In the tier of the sandbox."""
+def network_runner(sandbox: SandboxRunner, landlock_abi: int) -> NetworkRunner:
+    """A ``NetworkRunner`` in the tier of the sandbox."""
     plan = core.plan_for(
         sandbox.tester,
         sandbox.tree.project,
@@ -227,4 +225,4 @@ def netted(sandbox: SandboxRunner, landlock_abi: int) -> Netted:
     if sandbox.tier == "full":
         plan["namespaces"] = {"nested": False, "hostname": "", "tmp_mb": None}
     plan["journal"] = {"dir": str(sandbox.journal), "file": None, "stderr": False}
-    return Netted(sandbox=sandbox, plan=plan, python=need_program("python3"))
+    return NetworkRunner(sandbox=sandbox, plan=plan, python=need_program("python3"))

@@ -1,4 +1,4 @@
-"""Things outside the sandbox that notice when something reaches them: a process, a socket."""
+"""Targets outside the sandbox that show whether a command reached them: a process, a socket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bystander(tester: Tester) -> Iterator[int]:
 
 
 def state(pid: int) -> str:
-    """As the host sees it, in one letter; X if there is no such process."""
+    """The state of a process as one letter. X if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -32,13 +32,13 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """A zombie is dead."""
+    """Whether a process runs. A zombie does not."""
     return state(pid) not in "ZX"
 
 
 @dataclass(slots=True)
 class Listener:
-    """A unix socket outside; ``heard`` is what arrived on it."""
+    """A unix socket outside. ``heard`` holds the messages that arrived."""
 
     address: str
     heard: list[bytes] = field(default_factory=list)

@@ -1,5 +1,6 @@
-"""A copy-on-write session made by hand, as the core makes one; runs as the tester, with Python's
-own library alone.
+"""A program that makes a copy-on-write session as the core does.
+
+It runs as the tester and imports the standard library only.
 
     overlay.py STORE ID WORKSPACE PLAN MASKED -- COMMAND …
         run the command on an overlay over WORKSPACE, in a session
@@ -22,7 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 
 _NEWUSER, _NEWNS, _REC, _PRIVATE = 0x10000000, 0x20000, 0x4000, 0x40000
-_COARSE = 5  # CLOCK_REALTIME_COARSE: what the kernel stamps files with
+_COARSE = 5  # CLOCK_REALTIME_COARSE: the clock of file times
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -92,8 +93,8 @@ def make_session(
 
 
 def tick() -> None:
-    """Until a file that is written now is stamped later than anything before: the kernel's file
-    clock is coarse.
+    """Waits until a new file gets a later time than all files before. The kernel's clock for file
+    times is coarse.
     """
     now = time.time_ns()
     while time.clock_gettime_ns(_COARSE) <= now:
@@ -103,8 +104,8 @@ def tick() -> None:
 def on_overlay(
     place: str, workspace: str, act: Callable[[], None], masks: Sequence[str] = ()
 ) -> int:
-    """``act`` in a child that sees the session's overlay at the workspace; masks are whiteouts in a
-    layer between.
+    """Calls ``act`` in a child that has the session's overlay at the workspace. Masks are whiteouts
+    in a middle layer.
     """
     pid = os.fork()
     if pid == 0:
@@ -154,7 +155,7 @@ def main() -> int:
     os.makedirs(store, mode=0o700, exist_ok=True)
     masks = json.loads(masked)
     if os.path.isdir(f"{store}/{name}"):
-        place = f"{store}/{name}"  # resumed: the session goes on, and began when it began
+        place = f"{store}/{name}"  # a resumed session keeps its start time
     else:
         place = make_session(
             store, name, workspace, plan=json.loads(plan), masked=masks, command=command

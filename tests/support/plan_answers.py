@@ -1,6 +1,6 @@
 """A program that prints many answers of a plan. It runs as the tester, outside the sandbox.
 
-On stdin {"flags": the options of a run, "cases": [[path, operation], …]}; on stdout one JSON list
+stdin is {"flags": the options of a run, "cases": [[path, operation], …]}. stdout is one JSON list
 of {"allowed", "later", "reason"} in the same order.
 """
 

@@ -1,4 +1,6 @@
-"""The C programs of the tests, compiled once per run into a directory the tester can read."""
+"""The C programs of the tests, compiled once per test run into a directory that the tester
+reads.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,26 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "programs"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
 _BARE = ("-nostdlib", "-fno-stack-protector")
-# Of the name of a loader, where another one is to fit in its place.
+# The length of a loader path, so that another path fits in its place.
 ROOM = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
     directory: Path
-    probe: (
-        Path  # static: it needs no loader, and doubles as the "static binary" of the bypass tests
-    )
+    probe: Path  # static: it needs no loader; also the "static binary" of the bypass tests
     oldkernel: Path
-    preload: Path  # a library that tells where it was loaded
-    # both leave a line where they are started, and differ in the last letter of their names
+    preload: Path  # a library that prints the program that loaded it
+    # both add a line to a file in their working directory; the last letters of the names differ
     allowed: Path
     forbidden: Path
-    linked: Path  # the forbidden one, with a loader
-    posing: Path  # the forbidden one, which can be started as a loader: anywhere,
-    fixed: Path  # or at its own address
-    hosted: Path  # the allowed one, whose loader's name can be overwritten by any other
+    linked: Path  # the forbidden program, dynamically linked
+    posing: Path  # the forbidden program, which can be started as a loader: at any address,
+    fixed: Path  # or at its fixed address
+    hosted: Path  # the allowed program; the path of its loader can be overwritten by any other
     racer: Path
     naive: Path
-    caller: Path  # a client of the network that asks for names itself
+    caller: Path  # a network client that resolves names itself
 
 
 def build(directory: Path) -> Programs:
@@ -47,7 +47,7 @@ def build(directory: Path) -> Programs:
         _compile(target, [SOURCES / "mark.c"], *flags, '-DNAME="forbidden"')
     posing, fixed, hosted = (directory / f"mark-{name}" for name in ("posing", "fixed", "hosted"))
     _compile(posing, [SOURCES / "posing.c"], *_BARE, "-static-pie", "-fPIE")
-    # Away from where static programs lie.
+    # An address where no static program lies.
     _compile(
         fixed, [SOURCES / "posing.c"], *_BARE, "-static", "-no-pie", "-Wl,-Ttext-segment=0x10000000"
     )
@@ -67,14 +67,14 @@ def build(directory: Path) -> Programs:
 
 
 def loader_of(program: Path) -> Path:
-    """As the program names it."""
+    """The loader path in the program."""
     found = re.search(rb"/lib[^\0]*/ld-[^\0]*", program.read_bytes())
     assert found is not None, program
     return Path(os.fsdecode(found[0]))
 
 
 def roomy(path: Path) -> str:
-    """The same path, and as long as every other."""
+    """The same path, padded to the common length."""
     return str(path).rjust(ROOM, "/")
 
 

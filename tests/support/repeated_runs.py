@@ -1,5 +1,5 @@
-"""What tests of one run after another need: the command as a person types it, and places of the
-tester's home.
+"""Support for tests of several runs in a row: the command as a person types it, and directories in
+the tester's home.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ def paddock(
 
 @contextmanager
 def at_home(sandbox: SandboxRunner, name: str, target: Path | None = None) -> Iterator[Path]:
-    """A directory of the tester's home, or a link, for as long as the block lasts; what was there
-    comes back.
-    """
+    """A directory or a link in the tester's home during the block. An earlier one is put back."""
     need(
         "root", sandbox.tester.disposable, "an ordinary user's own home is not the tests' to change"
     )

@@ -1,4 +1,4 @@
-"""The same command inside the sandbox and outside of it."""
+"""Runs the same command inside the sandbox and outside of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.support.tree import ProjectTree
 
 Word = str | bytes | Path
 _SYSTEM = "bin boot dev etc lib lib32 lib64 libx32 opt proc run sbin sys usr var"
-# Empty directories in the place of busy ones, and the own ones where they were. Then the command,
-# as the tester.
+# Mounts empty directories over busy ones, and the tester's own directories back in their places.
+# Then runs the command as the tester.
 _QUIET = """
 mount -t tmpfs quiet /mnt
 for place in {own}; do mkdir -p /mnt$place; mount --rbind $place /mnt$place; done
@@ -34,10 +34,10 @@ cd "$PWD"; exec {setpriv} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRunner:
-    """Runs ``paddock run`` in the tree's project. Every run writes its journal to ``journal``, so
-    that tests never read each other's lines; ``flags`` given to a call come last and win. ``tier``
-    is the one whose promises are tested: a refusal has another errno where the file is not even
-    there.
+    """Runs ``paddock run`` in the project directory. Every run writes its journal to ``journal``,
+    so tests never read the events of other tests. The ``flags`` of a call come last and win.
+    ``tier`` is the tier under test: in the full tier a denied file does not exist, so the errno
+    differs.
     """
 
     tester: Tester
@@ -54,9 +54,7 @@ class SandboxRunner:
     def command(
         self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
     ) -> list[Word]:
-        """The whole argv. The probe's directory is granted for reading so that the probe itself can
-        start.
-        """
+        """The whole argv. The probe's directory is readable, so that the probe can start."""
         logging: list[Word] = ["--audit-log", self.journal] if journal else []
         return [
             self.installation.paddock,
@@ -96,8 +94,8 @@ class SandboxRunner:
     def inside_of_everything(
         self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
     ) -> Outcome:
-        """With the whole machine granted, but without what other users change meanwhile: that
-        refuses a start.
+        """Runs with the whole machine granted, but without directories that other users change
+        meanwhile. Such a change would refuse the start.
         """
         if os.getuid() != 0:
             return self.inside(words, *flags, profile=profile, journal=journal)
@@ -126,7 +124,7 @@ class SandboxRunner:
         pass_fds: Sequence[int] = (),
         as_root: bool = False,
     ) -> Outcome:
-        """The control: the same user, the same directory, no sandbox."""
+        """The control: the same user and directory without a sandbox."""
         return self.tester.run(
             words,
             cwd=cwd or self.tree.project,

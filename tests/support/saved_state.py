@@ -1,10 +1,9 @@
-"""An ordinary user's own Paddock, put aside while the tests run.
+"""Moves the state of an ordinary user's own Paddock away while the tests run.
 
-The tests write profiles, and every run they make leaves its trail: places in reach, plans, events.
-None of that may stay with a person. So configuration, state and journal are moved away and moved
-back; what tests that were killed could not move back, the next ones do. A user made for the tests
-has nothing to keep: what he has at the end and had not at the start, in his home and where
-everybody may write, is removed.
+The tests write profiles, and every run leaves state: writable paths, plans, events. None of that
+may stay with a person. So configuration, state and journal are moved away and moved back. If tests
+are killed, the next test run moves them back. A user made for the tests has nothing to keep: all
+new files in the home and in world-writable directories are removed at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.support.tester import Tester
 
 
 class AlreadyTestingError(Exception):
-    """Two runs of the tests by one person would take each other's state for the person's."""
+    """Another test run of the same user is active. Two runs would mix up the state of the user."""
 
 
 @contextmanager
@@ -47,7 +46,7 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
 
 
 def forget_earlier_runs(tester: Tester) -> None:
-    """Give a test file a user who never ran Paddock: no profile, no state, no journal."""
+    """Gives a test file a user without profile, state and journal of Paddock."""
     for place in _own_paddock(tester):
         remove(place)
 
@@ -82,18 +81,18 @@ def _left_as_found(tester: Tester) -> Iterator[None]:
 def _is_of(tester: Tester, entry: Path) -> bool:
     try:
         return entry.lstat().st_uid == tester.uid
-    except FileNotFoundError:  # somebody else's, who is done with it
+    except FileNotFoundError:  # another process has removed it
         return False
 
 
 def remove(place: Path) -> None:
-    """Whatever it is, and whatever rights its owner took from himself."""
+    """Removes a file or a tree, also if its modes forbid that to the owner."""
     if place.is_symlink() or not place.is_dir():
         place.unlink(missing_ok=True)
         return
     for _, directories, _, parent in os.fwalk(
         place
-    ):  # by descriptors: it may be deeper than a path reaches
+    ):  # by descriptors: the tree may be deeper than PATH_MAX
         for name in directories:
             if not stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
                 os.chmod(name, 0o700, dir_fd=parent)

@@ -1,6 +1,4 @@
-"""A program of an ordinary user that holds a session, played by him; what it did is judged from the
-host.
-"""
+"""Runs a program of an ordinary user that owns a session. The host checks what it did."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ asyncio.run(scene())
 
 
 def mark() -> str:
-    """An argument of sleep(1) by which the host knows a process."""
+    """An argument of sleep(1) by which the host recognises a process."""
     return f"86400.{secrets.randbelow(10**12):012d}"
 
 
@@ -57,7 +55,7 @@ def gone(word: str) -> None:
 
 
 def words(sandbox: SandboxRunner, body: str, **options: Any) -> list[str | Path]:
-    """``Sandbox(**options)`` is at hand as ``options``."""
+    """The program can use ``Sandbox(**options)``."""
     given = {"tier": sandbox.tier, "workspace": str(sandbox.tree.project), **options}
     program = _PROGRAM.format(body=indent(dedent(body), "    "))
     program = program.replace(
@@ -76,7 +74,7 @@ def play(
     env: dict[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """What the scene told, line by line."""
+    """The values that the program passed to ``tell``, one list per call."""
     argv = words(sandbox, body, **options)
     outcome = sandbox.tester.run(argv, cwd=sandbox.tree.project, env=env, as_root=as_root)
     assert (outcome.exit_code, outcome.stderr) == (0, ""), str(outcome)
@@ -85,7 +83,7 @@ def play(
 
 @contextmanager
 def playing(sandbox: SandboxRunner, body: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Up to its first word."""
+    """Starts the program and waits for its first ``tell``."""
     with sandbox.tester.starting(
         words(sandbox, body, **options), cwd=sandbox.tree.project
     ) as process:

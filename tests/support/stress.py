@@ -1,4 +1,4 @@
-"""How much the random tests do. `make stress` sets ``PADDOCK_STRESS``, `make test` does not."""
+"""The amount of random tests. `make stress` sets ``PADDOCK_STRESS``, `make test` does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHOLE_LEVEL = 20
 
 
 def seed_source(fixed: int) -> random.Random:
-    """Level 1 plays the same seeds in every run: CI does not fail by chance."""
+    """The seeds. Level 1 uses the same seeds in every run, so that CI does not fail by chance."""
     return random.Random(fixed if LEVEL < 2 else None)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.installation import REPOSITORY
 
 TABLE = REPOSITORY / "src" / "paddock" / "policy" / "syscalls.tsv"
-_BAD = "1"  # an address nobody has mapped
+_BAD = "1"  # an address that is never mapped
 _MANY = "0xffffffff"
 
 
@@ -22,7 +22,7 @@ _MANY = "0xffffffff"
 class Call:
     name: str
     arguments: tuple[str, ...]
-    by_root: bool  # an ordinary user meets a capability check first
+    by_root: bool  # for an ordinary user a capability check comes first
     errno: str = "EPERM"
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ CALLS = (
     ),
 )
 
-# The classic lists: the floor of the profiles.
+# The classic lists: every profile blocks these.
 AI_AGENT_FLOOR = frozenset(
     [
         "ptrace",
@@ -178,7 +178,7 @@ STRICT_ADDS = frozenset(
 
 
 def numbers(table: Path = TABLE) -> dict[str, int]:
-    """Name to number on this machine; names this architecture lacks are left out."""
+    """Name to number on this machine, without names that this architecture lacks."""
     column = {"x86_64": 1, "aarch64": 2}[platform.machine()]
     rows = [
         line.split("\t")

@@ -1,4 +1,4 @@
-"""A real terminal, driven by keys and read off the screen (tmux)."""
+"""A real terminal (tmux): tests type keys and read the screen."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ class Screen:
         self.key("Enter")
 
     def shows(self, text: str) -> str:
-        """Waits until a whole line of the screen is the text: the command that was typed is on the
-        screen too.
+        """Waits until a whole line of the screen is the text. A part is not enough, because the
+        screen also shows the typed command.
         """
         return self._until(f"the screen shows {text!r}", lambda lines: text in lines)
 
     def prompts(self, text: str) -> None:
-        """Waits for a shell after a key that ends or stops its job: what is typed before may be
-        lost with the job.
+        """Waits for the prompt after a key that ends or stops a job. Keys that are typed earlier
+        may be lost with the job.
         """
         self._until(
             f"the screen ends with {text!r}", lambda lines: bool(lines) and lines[-1].endswith(text)
         )
 
     def continues(self, then: str = ":") -> None:
-        """Brings the stopped job of a shell to the foreground, and waits until the shell edits no
-        line any more: what is typed before that has no end for whom it is meant for.
+        """Brings the stopped job of a shell to the foreground. Then waits until the shell has ended
+        line editing: a line that is typed earlier has no end for the job.
         """
         self.line(f"echo on-$((1+1)); fg > /dev/null; {then}")
         self.shows("on-2")
@@ -79,12 +79,12 @@ class Screen:
             raise AssertionError(f"{missing}\n{last}") from None
 
     def processes(self) -> list[int]:
-        """Everything whose controlling terminal this is."""
+        """All processes with this controlling terminal."""
         try:
             device = os.stat(
                 self.tmux("display-message", "-p", "-t", "0", "#{pane_tty}").strip()
             ).st_rdev
-        except FileNotFoundError:  # the last one has left, and the terminal went with it
+        except FileNotFoundError:  # the last process has ended, and the terminal with it
             return []
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
@@ -100,8 +100,8 @@ class Screen:
 
 @contextmanager
 def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator[Screen]:
-    """The command, alone in a fresh terminal; the pane stays when it ends, so that its last words
-    can be read.
+    """Runs the command alone in a new terminal. The pane stays when the command ends, so that tests
+    can read its last output.
     """
     need_program("tmux")
     screen = Screen(tester=tester, socket=f"paddock-{secrets.token_hex(4)}")

@@ -1,11 +1,11 @@
-"""The unprivileged user the sandbox is tested as.
+"""The unprivileged user that tests the sandbox.
 
-Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests
-started by root make one system user (``paddock-tester``, own home, no groups) and run everything as
-him; tests started by anybody else use that person, and then leave alone what is his
-(``Tester.disposable`` is false; saved_state.py). Two checkouts that are tested at the same time
-need two users: ``PADDOCK_TESTER`` names another one. So do two workers of one test run, each of
-which has its own.
+Continuous integration runs as root, and root passes checks that an ordinary user does not pass. So
+tests that root starts make a system user (``paddock-tester``, with a home and without groups) and
+run everything as that user. Tests that another user starts run as that user and keep the user's
+files (``Tester.disposable`` is false; see saved_state.py). Two checkouts that are tested at the
+same time need two users: ``PADDOCK_TESTER`` names another one. Each worker of a test run has its
+own.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import ClassVar
 
 NAME = "paddock-tester"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
-TIMEOUT_S = 120.0  # a hang, and no machine that has more to do
-# enough for a last scan on a busy machine: a run that is killed before leaves a mark for the next
+TIMEOUT_S = 120.0  # a command that takes longer hangs, also on a busy machine
+# enough for a last scan on a busy machine: a run killed before it leaves a mark for the next run
 GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished command left behind. ``exit_code`` is negative for a signal, as in
+    """Output and status of a command. ``exit_code`` is negative for a signal, as in
     ``subprocess``.
     """
 
@@ -41,7 +41,9 @@ class Outcome:
 
     @property
     def started(self) -> bool:
-        """The probe got as far as its first line: a refusal that follows was met, not imagined."""
+        """Whether the probe printed its first line, so that a denial is not a probe that never
+        ran.
+        """
         return self.stdout.startswith("started\n")
 
     @property
@@ -60,13 +62,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tester:
-    __test__: ClassVar[bool] = False  # pytest takes every Test… for a test
+    __test__: ClassVar[bool] = False  # pytest would collect a class named Test…
 
     name: str
     uid: int
     gid: int
     home: Path
-    disposable: bool  # made for the tests: whatever lies in the home may be written and removed
+    disposable: bool  # made for the tests: everything in the home may be written and removed
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
@@ -92,8 +94,8 @@ class Tester:
         umask: int = 0o022,
         as_root: bool = False,
     ) -> Iterator[subprocess.Popen[str]]:
-        """A command that is still running; whatever is left of its session when the block ends is
-        killed.
+        """Starts a command. The end of the block kills all processes that are left of its
+        session.
         """
         drop = os.getuid() == 0 and not as_root
         process = subprocess.Popen(
@@ -117,7 +119,7 @@ class Tester:
             try:
                 yield process
             finally:
-                # asked first, so that paddock can clean up behind itself
+                # SIGTERM first, so that paddock can clean up
                 process.terminate()
                 process.send_signal(signal.SIGCONT)  # a test may have stopped it
                 try:
@@ -137,8 +139,8 @@ class Tester:
         timeout_s: float = TIMEOUT_S,
         as_root: bool = False,
     ) -> Outcome:
-        """``stdin``: text to feed, a descriptor, or None for /dev/null. ``as_root``: where root is
-        the point.
+        """``stdin`` is text, a descriptor, or None for /dev/null. ``as_root`` is for tests about
+        root.
         """
         source = (
             subprocess.DEVNULL
@@ -158,7 +160,7 @@ class Tester:
         return Outcome(argv=shown, exit_code=process.returncode, stdout=stdout, stderr=stderr)
 
     def give(self, path: Path) -> None:
-        """Make ``path`` and everything below it his, but what a command that works there removes
+        """Gives ``path`` and everything below it to the tester. A running command may remove files
         meanwhile.
         """
         if os.getuid() != 0:
@@ -199,14 +201,14 @@ def find_or_make(name: str | None = None) -> Tester:
 
 
 def _own_name(name: str, worker: str) -> str:
-    """As long as the other's: lines on a screen that hold a path break at the same place."""
+    """A home as long as those of the other workers: lines on a screen break at the same column."""
     number = worker.removeprefix("gw")
     return name[: len(name) - len(number)] + number
 
 
 @contextmanager
 def accounts() -> Iterator[None]:
-    """Who changes accounts finds nobody else at it: useradd does not wait."""
+    """A lock around changes of accounts, because useradd does not wait for another one."""
     with open("/run/lock/paddock-tester", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

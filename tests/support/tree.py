@@ -1,6 +1,4 @@
-"""The piece of file system a test plays on, owned by the tester, and what it looks like from
-outside.
-"""
+"""The directories of a test, owned by the tester, and snapshots of them from outside."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ SECRET = "the-secret-outside"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectTree:
-    """``project`` is the workspace of the run; ``outside`` and ``evil`` (whose name begins like the
-    project's) are neighbours nobody granted.
+    """``project`` is the workspace of the run. ``outside`` and ``evil`` are neighbours without a
+    grant. The name of ``evil`` begins like that of the project.
     """
 
     root: Path
@@ -32,9 +30,7 @@ class ProjectTree:
     tester: Tester
 
     def put(self, path: Path, text: str = "", *, mode: int = 0o644) -> Path:
-        """A file of the tester's. A command that waits for it may remove it as soon as it is
-        there.
-        """
+        """Writes a file of the tester. A command that waits for the file may remove it at once."""
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             file.write(text)
@@ -76,7 +72,7 @@ def laid_out(tester: Tester) -> Iterator[ProjectTree]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything below a directory, as the host sees it: name, kind and permissions, inode, links,
+    """All entries below a directory, as the host sees them: name, mode, inode, link count,
     content.
     """
 
@@ -111,9 +107,7 @@ class Snapshot:
 
 @contextmanager
 def small_disk(tree: ProjectTree, *places: Path) -> Iterator[None]:
-    """One file system of a few megabytes, with a part of it mounted at each of the places. Root
-    makes it.
-    """
+    """A file system of a few megabytes, with a part of it mounted at each path. It needs root."""
     image, disk = tree.root / "disk.img", tree.root / "disk"
     with image.open("wb") as file:
         file.truncate(8 << 20)

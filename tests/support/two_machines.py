@@ -1,8 +1,8 @@
-"""A machine and all the others there are: two network namespaces and the wire between them.
+"""Two network namespaces with a wire between them: this machine, and the rest of the internet.
 
-There every address answers. Here is a machine of its own, with a public address and servers at its
-loopback; it asks a name server there. Nothing leaves either of them: addresses that mean something
-in the real world can be used.
+On the far side every address answers. This machine has a public address and servers on loopback. It
+asks a name server on the far side. No packet leaves the two namespaces, so tests can use addresses
+of real hosts.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class TwoMachines:
         return self.outside(sandbox, sandbox.command(words, "--policy", file))
 
     def heard(self) -> list[dict[str, Any]]:
-        """What the servers were asked since somebody last looked."""
+        """The requests that the servers got since the last call."""
         lines = self.log.read_text().splitlines()
         new, self.read = lines[self.read :], len(lines)
         return [json.loads(line) for line in new]
@@ -96,20 +96,20 @@ def two_machines(
         ):
             (directory / name).write_text(text)
         log = stack.enter_context((directory / "log").open("a"))
-        everybody = [need_program("python3"), str(SOURCES / "everybody.py")]
+        servers = [need_program("python3"), str(SOURCES / "all_servers.py")]
         sides: list[subprocess.Popen[bytes]] = []
         for entering in (
             ["unshare", "-nm", "bash", "-c", _HERE, "here", str(directory)],
             ["unshare", "-n"],
         ):
             place = "there" if sides else "here"
-            words = [*entering, *everybody, place, json.dumps(zone)]
+            words = [*entering, *servers, place, json.dumps(zone)]
             sides.append(
                 stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log))
             )
         lines = [
             stack.enter_context(side.stdin) for side in sides if side.stdin
-        ]  # their ends are those of the servers
+        ]  # a server ends when its stdin is closed
         written = directory / "log"
         wait_for(lambda: written.read_text().count('"waits"') == 2, "both machines wait")
         subprocess.run(

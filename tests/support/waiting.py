@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline; the only place that lets time pass."""
+"""Waits for a condition with a deadline. No other module of the tests sleeps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ T = TypeVar("T")
 
 
 class NeverHappened(AssertionError):  # noqa: N818 (nothing is wrong yet)
-    """What a test waits for, or races for, did not come about: that says nothing of what it would
-    have been.
-    """
+    """The condition or the race of a test did not happen, so the test could not check anything."""
 
 
-DEADLINE_S = 120.0  # of a machine that has more to do
+DEADLINE_S = 120.0  # long enough for a busy machine
 _INTERVAL_S = 0.02
 
 
 def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first answer of ``look`` that is neither None nor False; fails when the deadline
-    passes.
-    """
+    """The first result of ``look`` that is neither None nor False. Fails at the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         found = look()

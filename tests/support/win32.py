@@ -1,8 +1,8 @@
-"""kernel32 and advapi32 as far as Paddock calls them, on Linux: every call is written down, and
+"""The functions of kernel32 and advapi32 that Paddock calls, on Linux. It records every call, and
 processes are real.
 
-A process begins when its thread is resumed, not when it is created, so that whatever is done in
-between is done before its first instruction. Who is in a job is known by a mark in the environment.
+A process begins when its thread is resumed, not when it is created. So all calls in between come
+before its first instruction. A mark in the environment tells the job of a process.
 """
 
 # ruff: noqa: N802 (names of Windows)
@@ -30,7 +30,7 @@ MEDIUM = bytes.fromhex("010100000000001000200000")
 
 @dataclass
 class Created:
-    """What a process was created with."""
+    """The arguments of one process creation."""
 
     words: list[str]
     cwd: str
@@ -45,8 +45,8 @@ class Created:
 
 @dataclass
 class FakeWindows:
-    """``failing``: calls that say no, and the error number. ``lies``: integrity is said to be set,
-    and is not.
+    """``failing`` maps calls that fail to their error number. With ``lies`` the call that sets the
+    integrity level reports success and does nothing.
     """
 
     failing: dict[str, int] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class FakeWindows:
 
         return call
 
-    # Pipes, as asyncio takes them here.
+    # Pipes, as asyncio needs them on Linux.
 
     def to_it(self) -> tuple[Any, int]:
         read, write = os.pipe()
@@ -130,7 +130,7 @@ class FakeWindows:
         return 1
 
     def _empty(self, job: int) -> bool:
-        """Everybody in it holds the other end of its pipe."""
+        """Every process of the job holds the other end of its pipe."""
         if job not in self._alive:
             return True
         hung_up = select.poll()
@@ -323,7 +323,7 @@ class FakeWindows:
 
 
 def split(line: str) -> list[str]:
-    """As CommandLineToArgvW does, for what is written by its rules."""
+    """Splits a command line as CommandLineToArgvW does, if it follows the quoting rules."""
     words: list[str] = []
     word, quoted, at, some = "", False, 0, False
     while at < len(line):

@@ -1,4 +1,4 @@
-"""The wsl.exe beside this file, in a directory of a test."""
+"""Copies the fake wsl.exe of this directory into a directory of a test."""
 
 from __future__ import annotations
 

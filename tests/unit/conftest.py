@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.unit.policy.user_dirs import UserDirs
 
-# The same examples in every run, however busy the machine is.
+# The same examples in every run, also on a busy machine.
 settings.register_profile(
     "paddock",
     deadline=None,

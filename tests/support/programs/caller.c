@@ -1,8 +1,10 @@
-/* A client that takes nothing from the C library but its system calls: it asks a name server itself, over UDP or TCP, and dials
-   what it is told. Static, so nothing can be loaded into it either.
+/* A client that uses only the system calls of the C library. It asks a name server over UDP or TCP
+   and dials the answer. It is static, so no library can be loaded into it.
 
-     caller udp|tcp SERVER NAME PORT      asks SERVER (an IPv4 address) for NAME, gets /hello from there, prints the answer
-   It prints "started" first; last, for whatever failed, what it was. */
+     caller udp|tcp SERVER NAME PORT      asks SERVER (an IPv4 address) for NAME, gets /hello from
+                                          that address and prints the answer
+
+   It prints "started" first. It prints the failed step last. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,7 +34,7 @@ static int dial(int kind, struct in_addr address, int port)
     return s;
 }
 
-/* RFC 1035: one question for an address, with its length before it where it goes over a stream. */
+/* RFC 1035: one question for an address. Over a stream its length comes first. */
 static size_t question(unsigned char *out, const char *name)
 {
     static const unsigned char head[] = { 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0 }, tail[] = { 0, 0, 1, 0, 1 };
@@ -80,7 +82,7 @@ int main(int argc, char **argv)
     }
     if (got < (ssize_t)length + 14)
         fail("no address");
-    /* One answer, behind the question: its name is two bytes, the address stands at its end. */
+    /* One answer after the question: its name has two bytes, and the address is at its end. */
     memcpy(&found, said + length - 2 + 12, sizeof found);
     s = dial(SOCK_STREAM, found, atoi(argv[4]));
     int said_all = snprintf(request, sizeof request, "GET /hello HTTP/1.0\r\nHost: %s\r\n\r\n", argv[3]);

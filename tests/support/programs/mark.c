@@ -1,10 +1,11 @@
-/* A program that can be seen to have run: it adds one line to the file `ran` of its working directory, its own name
-   (given when it is compiled) and its arguments after the first. Compiled twice: what may run, and what may not. */
+/* A marker program. It adds one line to the file `ran` in its working directory: its name (set at
+   compile time) and its arguments after the first. It is compiled twice: as the allowed and as the
+   forbidden program. */
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Where a test can find it in the file, to change it there. */
+/* A test finds and changes this text in the file. */
 char name[] = NAME;
 
 int main(int argc, char **argv)

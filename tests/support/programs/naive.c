@@ -1,9 +1,10 @@
-/* The control of the races: a gate that looks at what a caller asks for and then lets the kernel go on with it, which
-   reads all of it once more.
+/* The control of the races: a gate that reads the arguments of a caller and then lets the kernel
+   continue. The kernel reads all of them again.
 
      naive PROGRAM WORD DIRECTORY -- COMMAND…
 
-   Denied are PROGRAM, also as an interpreter or a loader; whatever has WORD for its first argument; whatever is called in DIRECTORY. */
+   It denies PROGRAM (also as an interpreter or a loader), every program whose first argument is WORD,
+   and every program that is started in DIRECTORY. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <fcntl.h>
@@ -43,7 +44,7 @@ static int read_text(pid_t pid, unsigned long long address, char *room, size_t m
     return -1;
 }
 
-/* What a program names as its loader, if it has one. */
+/* The loader that a program names, if there is one. */
 static int loader_of(int fd, char *room, size_t most)
 {
     Elf64_Ehdr head;
@@ -114,7 +115,7 @@ int main(int argc, char **argv)
     if (argc < 6 || stat(argv[1], &denied) < 0)
         return 2;
     word = argv[2], directory = argv[3];
-    /* Descriptors are shared until the command is executed: that is how the listener gets here. */
+    /* Descriptors are shared until exec, so the listener is available here. */
     volatile int *listener = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *listener = -1;
     pid_t child = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);

@@ -14,8 +14,8 @@
    --no-netfilter E    there is no socket to nf_tables (93 EPROTONOSUPPORT: built without)
    --no-ipv6           no socket of IPv6 can be made (built without, or ipv6.disable=1)
 
-   Plain refusals are a filter that answers by itself. Answers that must be made up come from this program, which
-   stays as the listener's owner. The command can not tell: it only sees the results. */
+   A plain refusal is a filter action. Other answers come from this program, which stays as the owner of
+   the listener. The command cannot see the difference. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ static void build_filter(void)
 {
     load(offsetof(struct seccomp_data, arch));
     emit(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, NATIVE);
-    emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW); /* foreign calls: not ours to judge */
+    emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW); /* calls of another architecture are not judged */
     load(offsetof(struct seccomp_data, nr));
     if (landlock_errno) {
         answer_call(SYS_landlock_create_ruleset, SECCOMP_RET_ERRNO | (uint32_t)landlock_errno);
@@ -183,7 +183,7 @@ static void serve(int listener)
     char name[64];
     snprintf(name, sizeof name, "/proc/%u/mem", request.pid);
     int memory = open(name, O_RDWR | O_CLOEXEC), pass_on = 0;
-    int64_t result = -EACCES; /* unreadable memory must show up as a failure, never as an honest answer */
+    int64_t result = -EACCES; /* unreadable memory is a failure, never an answer */
     if (memory >= 0) {
         result = request.data.nr == SYS_landlock_create_ruleset ? old_create_ruleset(memory, &request, &pass_on)
                                                                 : strange_statfs(memory, &request, &pass_on);
@@ -292,7 +292,7 @@ int main(int argc, char **argv)
     close(channel[1]);
     int listener = receive_descriptor(channel[0]);
     if (listener >= 0)
-        /* ends by itself: the listener hangs up when the last process under the filter is gone */
+        /* ends by itself: the listener reports a hang-up when the last process under the filter ends */
         for (struct pollfd wait_for = {.fd = listener, .events = POLLIN}; poll(&wait_for, 1, -1) >= 0;) {
             if (wait_for.revents & POLLIN)
                 serve(listener);

@@ -1,9 +1,9 @@
-"""Plays connections that somebody else has written down: each line of the file is one, as JSON.
+"""Makes the connections that a file describes. Each line of the file is one connection, as JSON.
 
 player.py FILE
 
-``{"host": …, "port": …, "pieces": […]}``: the pieces are sent one after the other, in Latin-1. A
-line is printed for each: how many answers came, and the status of each.
+``{"host": …, "port": …, "pieces": […]}``: the pieces are sent one after the other, in Latin-1. The
+program prints a line for each connection: the number of answers and the status of each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 
-_WAIT_S = 4.0  # for an answer to what no server can finish
+_WAIT_S = 4.0  # for an answer to an incomplete request
 _STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
 
 

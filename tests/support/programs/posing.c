@@ -1,5 +1,5 @@
-/* The forbidden program as one that can stand in for a loader: that is started where nothing has been set up, so it has
-   no C library. Adds a line to the file `ran` of its working directory, like mark.c. */
+/* The forbidden program in a form that can be started as a loader. The kernel starts a loader without
+   any set-up, so this program has no C library. It adds a line to the file `ran`, like mark.c. */
 #include <fcntl.h>
 #include <sys/syscall.h>
 

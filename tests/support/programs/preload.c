@@ -1,4 +1,4 @@
-/* What LD_PRELOAD would slip into every program. */
+/* A library for LD_PRELOAD. It prints the program that loaded it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
-/* One probe, many acts. A probe prints "started" before it tries anything, so that "blocked" can not mean
-   "never ran"; then one line: "ok", "ok DETAIL" or the name of the errno. Verdicts are taken on the host's
-   side wherever the act leaves a trace there; this line only says which error the program saw. */
+/* One probe with many acts. A probe prints "started" before it tries anything, so that "blocked"
+   cannot mean "never ran". Then it prints one line: "ok", "ok DETAIL" or the name of the errno. If an
+   act leaves a trace on the host, the test checks that trace. This line shows only the error that the
+   program got. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -14,7 +15,7 @@
 
 struct act {
     const char *name;
-    int arguments; /* how many it needs at least */
+    int arguments; /* the smallest number of arguments */
     int (*run)(int count, char **argument);
 };
 

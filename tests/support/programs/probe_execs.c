@@ -1,5 +1,5 @@
-/* Ways to execute a program. Each is tried in a child, so that the caller is seen to live on; the answer is the errno
-   that the child saw, "ok STATUS" if something ran to its end, or "killed SIGNAL". */
+/* Acts that execute a program. Each runs in a child, so that the test sees that the caller lives on.
+   The answer is the errno of the child, "ok STATUS" if a program ended, or "killed SIGNAL". */
 #include "probe.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -16,7 +16,7 @@
 
 extern char **environ;
 
-/* The child writes its errno into memory that is shared, and says so. */
+/* The child writes its errno into shared memory and sets a flag. */
 static int *failure;
 
 static void failed(void)
@@ -64,7 +64,7 @@ static int in_child(void (*way)(int count, char **argument), int count, char **a
     }                                                                                                                  \
     static void name##_way(int count, char **argument)
 
-/* PATH ARGUMENT…: no C library between, no environment. */
+/* PATH ARGUMENT…: the raw system call, without an environment. */
 WAY(raw)
 {
     (void)count;
@@ -78,7 +78,7 @@ WAY(plain)
     execv(argument[0], argument);
 }
 
-/* PATH ARGV0…: called by another name. */
+/* PATH ARGV0…: with another argv[0]. */
 WAY(called)
 {
     (void)count;
@@ -94,7 +94,7 @@ WAY(by_memfd)
     while ((got = read(from, block, sizeof block)) > 0)
         if (write(to, block, (size_t)got) != got)
             return;
-    /* Opened anew for reading, and nobody writes any more: else it is a busy text. */
+    /* Opened again for reading, with no writer left: else exec fails with ETXTBSY. */
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", to);
     int reading = open(path, O_RDONLY);
@@ -110,7 +110,7 @@ WAY(by_descriptor)
     fexecve(open(argument[0], O_RDONLY), argument, environ);
 }
 
-/* PREFIX PATH ARGUMENT…: through the name of a descriptor. */
+/* PREFIX PATH ARGUMENT…: by the path of a descriptor. */
 WAY(by_link)
 {
     (void)count;
@@ -164,7 +164,7 @@ WAY(by_thread)
         pthread_join(thread, NULL);
 }
 
-/* The first thread is gone: the process is known by the number of one that is dead. */
+/* The first thread has ended, so the process id is that of a dead thread. */
 WAY(by_widow)
 {
     (void)count;
@@ -181,7 +181,7 @@ static void *execute_together(void *argument)
     pthread_barrier_wait(&together);
     execv(words[0], words);
     *failure = errno;
-    pthread_barrier_wait(&together); /* whoever fails lets the others try */
+    pthread_barrier_wait(&together); /* a thread that fails lets the others try */
     return NULL;
 }
 
@@ -198,7 +198,8 @@ WAY(by_nine)
     errno = *failure;
 }
 
-/* Two of three threads ask for what is denied or not there; the first for what is allowed: BAD MISSING GOOD ARGUMENT… */
+/* BAD MISSING GOOD ARGUMENT…: two of three threads execute a denied and a missing program. The
+   first one executes the allowed program. */
 static void *execute_one(void *argument)
 {
     char **words = argument;
@@ -241,7 +242,7 @@ WAY(with_empty_argv)
     syscall(SYS_execve, argument[0], none, environ);
 }
 
-/* "path", "argv", "string", "end" PATH: a pointer that leads nowhere. */
+/* "path", "argv", "string", "end" PATH: an invalid pointer. */
 WAY(wrong_pointer)
 {
     (void)count;
@@ -249,7 +250,7 @@ WAY(wrong_pointer)
     long page = sysconf(_SC_PAGESIZE);
     char **edge = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap((char *)edge + page, (size_t)page);
-    char **last = (char **)((char *)edge + page) - 1; /* a list that runs into what is not there */
+    char **last = (char **)((char *)edge + page) - 1; /* a list that ends at an unmapped page */
     *last = argument[1];
     switch (argument[0][0]) {
     case 'p':
@@ -266,7 +267,7 @@ WAY(wrong_pointer)
     }
 }
 
-/* PATH COUNT LENGTH: so many arguments, each so long. */
+/* PATH COUNT LENGTH: COUNT arguments of LENGTH bytes. */
 WAY(large)
 {
     (void)count;
@@ -280,7 +281,7 @@ WAY(large)
     execve(argument[0], words, environ);
 }
 
-/* PATH LENGTH: the path itself, lengthened by slashes. */
+/* PATH LENGTH: the path, padded with slashes. */
 WAY(long_path)
 {
     (void)count;
@@ -291,7 +292,7 @@ WAY(long_path)
     execv(path, argument);
 }
 
-/* DIRECTORY PATH: the working directory is not there any more; PATH may be relative. */
+/* DIRECTORY PATH: the working directory is removed first. PATH may be relative. */
 WAY(in_removed)
 {
     (void)count;
@@ -299,7 +300,7 @@ WAY(in_removed)
         execv(argument[1], argument + 1);
 }
 
-/* The caller is traced by its parent, as under strace. */
+/* The parent traces the caller, as strace does. */
 static int under_tracer(int count, char **argument)
 {
     (void)count;
@@ -325,7 +326,7 @@ static int under_tracer(int count, char **argument)
     return 0;
 }
 
-/* ROOT PATH ARGUMENT…: in namespaces of its own, and with another root if ROOT is not "/". */
+/* ROOT PATH ARGUMENT…: in new namespaces, and with another root if ROOT is not "/". */
 WAY(in_namespaces)
 {
     (void)count;
@@ -336,7 +337,7 @@ WAY(in_namespaces)
     execv(argument[1], argument + 1);
 }
 
-/* By the numbers of another architecture. */
+/* By the system call numbers of another architecture. */
 WAY(foreign)
 {
 #ifdef __x86_64__
@@ -360,7 +361,7 @@ WAY(foreign)
 #endif
 }
 
-/* ARGUMENT…: this very program once more, by the name that many use for themselves. */
+/* ARGUMENT…: this program again, as /proc/self/exe. */
 WAY(self)
 {
     char *words[count + 2];
@@ -370,7 +371,8 @@ WAY(self)
     execv("/proc/self/exe", words);
 }
 
-/* SEED ROUNDS: calls whose arguments are anything. Some are good: "probe" is executed with a word it does not know. */
+/* SEED ROUNDS: calls with random arguments. Some are valid: they execute "probe" with an unknown
+   act. */
 static unsigned long long state;
 
 static unsigned long long next_number(void)

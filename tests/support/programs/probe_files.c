@@ -1,4 +1,4 @@
-/* Acts on files. Each leaves a trace that the test looks up from outside. */
+/* Acts on files. Each leaves a trace that the test checks from outside. */
 #include "probe.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static int read_file(int count, char **argument)
     return fd < 0 ? refused() : print_start_of(fd);
 }
 
-/* The same read through a descriptor the program was handed: "read-below FD NAME". */
+/* The same read through an inherited descriptor: "read-below FD NAME". */
 static int read_below(int count, char **argument)
 {
     (void)count;
@@ -82,7 +82,8 @@ static int mksocket(int count, char **argument)
     return print_result(bind(fd, (struct sockaddr *)&address, sizeof address));
 }
 
-/* A nameless file made in one directory, given a name in another: "tmpfile-link DIRECTORY NEW-NAME". */
+/* Creates a file without a name in one directory and links it in another:
+   "tmpfile-link DIRECTORY NEW-NAME". */
 static int tmpfile_link(int count, char **argument)
 {
     (void)count;
@@ -103,7 +104,7 @@ static int execute(int count, char **argument)
     return refused();
 }
 
-/* Through a directory descriptor opened with O_PATH, which Landlock lets anyone open. */
+/* Through a directory descriptor opened with O_PATH, which Landlock does not restrict. */
 static int read_by_opath(int count, char **argument)
 {
     (void)count;
@@ -152,7 +153,7 @@ static int by_handle(int count, char **argument)
     return fd < 0 ? refused() : print_start_of(fd);
 }
 
-/* Which descriptors this program holds: "0,1,2". */
+/* Prints the open descriptors of this program: "0,1,2". */
 static int descriptors(int count, char **argument)
 {
     (void)count, (void)argument;

@@ -28,7 +28,7 @@ static int trace(int count, char **argument)
     return print_result(ptrace(PTRACE_SEIZE, atoi(argument[0]), NULL, NULL));
 }
 
-/* Eight bytes at ADDRESS of another process: "vm-read PID ADDRESS". */
+/* Reads eight bytes at ADDRESS of another process: "vm-read PID ADDRESS". */
 static int vm_read(int count, char **argument)
 {
     (void)count;
@@ -38,7 +38,7 @@ static int vm_read(int count, char **argument)
     return print_result(process_vm_readv(atoi(argument[0]), &here, 1, &there, 1, 0));
 }
 
-/* "proc PID NAME": open and read one byte of a file of another process. */
+/* "proc PID NAME": opens /proc/PID/NAME of another process and reads one byte. */
 static int proc_file(int count, char **argument)
 {
     (void)count;
@@ -48,7 +48,7 @@ static int proc_file(int count, char **argument)
     if (fd < 0)
         return refused();
     if (strcmp(argument[1], "mem") == 0)
-        return ok(NULL); /* address 0 is not mapped: an open descriptor is already the way in */
+        return ok(NULL); /* address 0 is not mapped, but an open descriptor is already enough */
     char byte;
     return print_result(read(fd, &byte, 1));
 }
@@ -78,8 +78,8 @@ static int pathname(int count, char **argument)
     return connect_to(&address, sizeof address, SOCK_STREAM);
 }
 
-/* A pair of connected sockets needs no socket(2); one of them can still be pointed at a name:
-   "pair-send TYPE PATH" by an address in the message, "pair-connect TYPE PATH" by connecting again. */
+/* socketpair(2) needs no socket(2), and one end can still be redirected to a name:
+   "pair-send TYPE PATH" by an address in the message, "pair-connect TYPE PATH" by connect(2). */
 static int pair_to(char **argument, int reconnect)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -97,8 +97,8 @@ static int pair_to(char **argument, int reconnect)
 static int pair_send(int count, char **argument) { (void)count; return pair_to(argument, 0); }
 static int pair_connect(int count, char **argument) { (void)count; return pair_to(argument, 1); }
 
-/* Leave a process behind: new session, double fork, deaf to what can be ignored. It says where it is in FILE and
-   then waits for ever. "linger FILE". */
+/* "linger FILE": leaves a process behind, by a new session and a double fork. It ignores all signals
+   that can be ignored, writes its pid to FILE and waits for ever. */
 static int linger(int count, char **argument)
 {
     (void)count;
@@ -124,7 +124,7 @@ static int linger(int count, char **argument)
     }
     close(ready[1]);
     char byte;
-    if (read(ready[0], &byte, 1) < 0) /* end of file: the grandchild has written its number */
+    if (read(ready[0], &byte, 1) < 0) /* end of file: the grandchild has written its pid */
         return refused();
     return ok("left");
 }
@@ -140,7 +140,7 @@ static int die_by(int count, char **argument)
 static volatile sig_atomic_t caught;
 static void catch(int signal_number) { caught = signal_number; }
 
-/* Says "ready", waits for a signal, says which one it was. */
+/* Prints "ready", waits for a signal, prints its number. */
 static int await_signal(int count, char **argument)
 {
     (void)count, (void)argument;

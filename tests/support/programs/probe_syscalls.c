@@ -1,4 +1,4 @@
-/* Acts that ask the system-call filter. */
+/* Acts that test the system call filter. */
 #include "probe.h"
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -26,7 +26,7 @@ static int raw(int count, char **argument)
     return print_result(syscall(value[0], value[1], value[2], value[3], value[4], value[5], value[6]));
 }
 
-/* The same call through x32: the number carries bit 30, the architecture value stays x86_64. */
+/* The same call through x32: the number has bit 30, the architecture value stays x86_64. */
 static int x32(int count, char **argument)
 {
     (void)count;
@@ -63,7 +63,7 @@ static int end_child(long child)
     return ok(NULL);
 }
 
-/* "clone FLAGS": fork with extra flags, as unshare does through clone. */
+/* "clone FLAGS": a fork with extra flags, for example for new namespaces. */
 static int clone_flags(int count, char **argument)
 {
     (void)count;
@@ -77,8 +77,8 @@ static int clone3_flags(int count, char **argument)
     return end_child(syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 
-/* A terminal of our own as controlling terminal, then TIOCSTI on it: "tiocsti COMMAND". "ok typed" means that
-   the byte really arrived as if typed. COMMAND may carry bits above the 32 the kernel looks at. */
+/* "tiocsti COMMAND": makes a new controlling terminal, then calls TIOCSTI on it. "ok typed" means that
+   the byte arrived as if it was typed. COMMAND may have bits above the 32 that the kernel reads. */
 static int tiocsti(int count, char **argument)
 {
     (void)count;
@@ -103,7 +103,7 @@ static int tiocsti(int count, char **argument)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 3;
 }
 
-/* "ioctl COMMAND" on a pty slave: shows only whether the filter answers before the driver does. */
+/* "ioctl COMMAND" on a pty slave: shows only whether the filter answers before the driver. */
 static int ioctl_on_terminal(int count, char **argument)
 {
     (void)count;
@@ -182,7 +182,7 @@ static int vforked(int count, char **argument)
     return WEXITSTATUS(status) == 7 ? ok("seven") : ok("lost");
 }
 
-/* A program that never had a path: Landlock can not see it, the filter must still hold in it. */
+/* A program that never had a path: Landlock cannot see it, but the filter still holds in it. */
 static int memfd_execute(int count, char **argument)
 {
     (void)count;

@@ -1,16 +1,17 @@
-/* Executes a program again and again while what it asks for is changed between two values, as fast as that goes:
+/* Executes a program in a loop. Meanwhile its path, its arguments or its file change between two values as
+   fast as possible:
 
      racer thread|clone|shared|mem|vm-write  argv|path  CALLS PROGRAM ONE OTHER
      racer symlink|exchange                             CALLS PROGRAM ONE OTHER   (files that PROGRAM leads to, or is)
      racer rewrite                                      CALLS PROGRAM ONE OTHER OFFSET   (bytes of PROGRAM itself)
      racer directory                                    CALLS PROGRAM ONE OTHER   (working directories)
-     racer alone                                        CALLS PROGRAM ONE OTHER   (argv, by a thread, and nobody left behind)
+     racer alone                                        CALLS PROGRAM ONE OTHER   (argv, by a thread, and no process stays)
 
-   argv: PROGRAM is executed with one argument, ONE or OTHER. path: PROGRAM is ignored, ONE or OTHER is executed. Who
-   changes memory: a thread of the caller, a process that shares all of it, one that shares a page, one that writes it
-   through /proc/PID/mem or process_vm_writev(2).
+   argv: PROGRAM is executed with one argument, ONE or OTHER. path: PROGRAM is ignored, ONE or OTHER is executed. Memory
+   is changed by a thread of the caller (thread), a process that shares all memory (clone), a process that shares a page
+   (shared), or a process that writes through /proc/PID/mem (mem) or process_vm_writev(2) (vm-write).
 
-   Says in the end how many calls there were, how many programs ran to their end, and how many were killed on the way. */
+   At the end it prints the number of calls, of programs that ended, and of programs that were killed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,8 +33,8 @@ extern char **environ;
 enum { CALLS_OF_ONE = 8, ROOM = 4096 };
 
 static const char *program, *values[2];
-static char *flipped; /* the memory that changes, on a page that is shared */
-static char *own;     /* and the one that is not */
+static char *flipped; /* the memory that changes, on a shared page */
+static char *own;     /* and private memory that changes */
 static long *calls;
 static size_t length;
 
@@ -43,7 +44,7 @@ static void stop(const char *what)
     exit(2);
 }
 
-/* Where it happens, and how: each of these makes one change. */
+/* Each of these functions makes one change. */
 static void write_here(char *there, int which)
 {
     for (size_t i = 0; i < length; i++)
@@ -51,7 +52,7 @@ static void write_here(char *there, int which)
             ((volatile char *)there)[i] = values[which][i];
 }
 
-static int changing; /* a thread that was made has not begun yet on a machine that has more to do */
+static int changing; /* a new thread may not have begun yet on a busy machine */
 
 static void *change_own(void *unused)
 {
@@ -88,7 +89,7 @@ static void exchange(int which)
 
 static long offset;
 
-/* Opened each time: a file that somebody writes is a busy text. */
+/* Opened each time: a file with a writer gives ETXTBSY. */
 static void rewrite(int which)
 {
     int fd = open(program, O_WRONLY | O_CLOEXEC);
@@ -106,7 +107,7 @@ static void share(int which)
     write_here(flipped, which);
 }
 
-/* A process of its own that changes something for ever. */
+/* Starts a process that makes changes for ever. */
 static pid_t busy(void (*change)(int which))
 {
     pid_t parent = getpid(), child = fork();
@@ -171,7 +172,7 @@ int main(int argc, char **argv)
         changer = busy(rewrite);
 
     if (strcmp(who, "alone") == 0) {
-        /* Meanwhile another one asks all the time. */
+        /* Meanwhile another process executes programs all the time. */
         if (fork() == 0)
             for (char *words[] = {(char *)program, (char *)values[0], NULL};;) {
                 pid_t child = vfork();

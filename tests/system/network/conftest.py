@@ -10,19 +10,19 @@ import pytest
 from tests.support import clients as support
 from tests.support.clients import HOSTS, Clients
 from tests.support.features import need
-from tests.support.network import Netted, netted
+from tests.support.network import NetworkRunner, network_runner
 from tests.support.sandbox import SandboxRunner
 
 
-@pytest.fixture(name="netted")
-def _netted(full: SandboxRunner, host: dict[str, Any]) -> Netted:
-    return netted(full, host["landlock_abi"])
+@pytest.fixture
+def full_network(full: SandboxRunner, host: dict[str, Any]) -> NetworkRunner:
+    return network_runner(full, host["landlock_abi"])
 
 
 @pytest.fixture
-def pinned(sandbox: SandboxRunner, host: dict[str, Any]) -> Netted:
-    """Without namespaces: the supervisor connects for the command."""
-    return netted(sandbox, host["landlock_abi"])
+def landlock_network(sandbox: SandboxRunner, host: dict[str, Any]) -> NetworkRunner:
+    """The landlock tier, where the supervisor connects for the command."""
+    return network_runner(sandbox, host["landlock_abi"])
 
 
 @pytest.fixture

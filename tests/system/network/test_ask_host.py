@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support import core
-from tests.support.network import MESSAGE, Netted, Server, network, relay_of, serving
+from tests.support.network import MESSAGE, NetworkRunner, Server, network, relay_of, serving
 from tests.support.waiting import wait_for
 from tests.system.network.upstreams import UpstreamServer, upstream
 
@@ -96,7 +96,7 @@ class Run:
 
 @contextmanager
 def running(
-    netted: Netted,
+    full_network: NetworkRunner,
     server: Server | UpstreamServer,
     plan: dict[str, Any],
     *,
@@ -105,15 +105,15 @@ def running(
 ) -> Iterator[Run]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     reader, writer = os.pipe()
-    with ours, core.sealed(core.canonical(netted.with_network(plan))) as fd:
+    with ours, core.sealed(core.canonical(full_network.with_network(plan))) as fd:
         ours.settimeout(60)
-        words = [str(netted.sandbox.installation.core), "run", "--plan-fd", str(fd)]
+        words = [str(full_network.sandbox.installation.core), "run", "--plan-fd", str(fd)]
         words += ["--companion", str(theirs.fileno())] if companion else []
-        words += ["--", netted.python, "-c", script, str(server.port)]
+        words += ["--", full_network.python, "-c", script, str(server.port)]
         fds = [fd, theirs.fileno()] if companion else [fd]
         try:
-            with netted.sandbox.tester.starting(
-                words, cwd=netted.sandbox.tree.project, pass_fds=fds, stdin=reader
+            with full_network.sandbox.tester.starting(
+                words, cwd=full_network.sandbox.tree.project, pass_fds=fds, stdin=reader
             ) as process:
                 theirs.close()
                 run = Run(process=process, calls=writer, line=ours)
@@ -125,23 +125,25 @@ def running(
             os.close(writer)
 
 
-def decided(netted: Netted) -> list[dict[str, Any]]:
-    return [event for event in netted.events() if event["event"] == "network"]
+def decided(full_network: NetworkRunner) -> list[dict[str, Any]]:
+    return [event for event in full_network.events() if event["event"] == "network"]
 
 
-def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(netted: Netted) -> None:
+def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
+    full_network: NetworkRunner,
+) -> None:
     with serving("127.0.0.1") as server:
         # The control: without a question it is refused.
-        with running(netted, server, asking(default="deny")) as run:
+        with running(full_network, server, asking(default="deny")) as run:
             run.call()
             assert run.answered() != "ok"
         assert server.heard() == []
-        with running(netted, server, asking()) as run:
+        with running(full_network, server, asking()) as run:
             run.call()
             question = run.asked()
             assert (question["host"], question["port"]) == (NAME, server.port)
             assert (question["source"], question["timeout_s"]) == ("paddock.toml:1", 60)
-            assert question["process"]["exe"] == os.path.realpath(netted.python)
+            assert question["process"]["exe"] == os.path.realpath(full_network.python)
             assert (
                 os.readlink(f"/proc/{question['process']['pid']}/exe") == question["process"]["exe"]
             )
@@ -160,17 +162,17 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(netted: N
             assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             assert "denied" not in run.ended()
-    events = [event for event in decided(netted) if event["action"] == "allow"]
+    events = [event for event in decided(full_network) if event["action"] == "allow"]
     assert [event["by"] for event in events] == ["test", "test", "session"]
-    assert {event["exe"] for event in events} == {os.path.realpath(netted.python)}
+    assert {event["exe"] for event in events} == {os.path.realpath(full_network.python)}
     assert {event["pid"] for event in events} == {question["process"]["pid"]}
     assert all(event["asked_ms"] >= 0 for event in events)
 
 
-def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
+def test_an_inspected_host_is_asked_about_and_then_read(full_network: NetworkRunner) -> None:
     """What is asked of it is told by whoever reads it; that a person was asked, too."""
     plan = asking(http={"routes": [], "inspect": [{"host": NAME, "source": "paddock.toml:3"}]})
-    with upstream() as server, running(netted, server, plan, script=_REQUEST) as run:
+    with upstream() as server, running(full_network, server, plan, script=_REQUEST) as run:
         run.call()
         question = run.asked()
         assert ((question["host"], question["port"]), server.asked) == ((NAME, server.port), [])
@@ -184,7 +186,7 @@ def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
         run.ended()
     events = [
         (event["layer"], event["action"], event["by"], event.get("path"))
-        for event in decided(netted)
+        for event in decided(full_network)
     ]
     assert sorted(events, key=str) == [
         ("connect", "allow", "test", None),
@@ -193,8 +195,10 @@ def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
     ]
 
 
-def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(netted: Netted) -> None:
-    with serving("127.0.0.1") as server, running(netted, server, asking()) as run:
+def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(
+    full_network: NetworkRunner,
+) -> None:
+    with serving("127.0.0.1") as server, running(full_network, server, asking()) as run:
         run.call()
         run.answer(run.asked(), "deny")
         assert run.answered() in REFUSED
@@ -205,18 +209,18 @@ def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(netted: Nett
         assert said.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1, (
             said
         )
-    assert [(event["action"], event["by"]) for event in decided(netted)] == [
+    assert [(event["action"], event["by"]) for event in decided(full_network)] == [
         ("deny", "test"),
         ("deny", None),
     ]
 
 
 @pytest.mark.parametrize("why", ["nobody", "gone", "late"])
-def test_a_host_without_an_answer_is_denied(netted: Netted, why: str) -> None:
+def test_a_host_without_an_answer_is_denied(full_network: NetworkRunner, why: str) -> None:
     plan = asking(ask_timeout_s=1 if why == "late" else 60)
     with (
         serving("127.0.0.1") as server,
-        running(netted, server, plan, companion=why != "nobody") as run,
+        running(full_network, server, plan, companion=why != "nobody") as run,
     ):
         run.call()
         if why != "nobody":
@@ -233,31 +237,33 @@ def test_a_host_without_an_answer_is_denied(netted: Netted, why: str) -> None:
             "late": "no answer within 1 s",
         }[why]
         assert f"denied: {NAME}:{server.port} ({reason})" in run.ended()
-    (event,) = decided(netted)
+    (event,) = decided(full_network)
     assert (event["action"], event["by"], event["reason"]) == ("deny", None, reason)
 
 
-def test_a_command_approved_for_good_is_not_asked(netted: Netted) -> None:
+def test_a_command_approved_for_good_is_not_asked(full_network: NetworkRunner) -> None:
     with serving("127.0.0.1") as server:
         approved = [{"source": "approved.toml", "hosts": [[NAME, server.port, 3]]}]
-        with running(netted, server, asking(approved=approved)) as run:
+        with running(full_network, server, asking(approved=approved)) as run:
             run.call()
             assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             run.ended()
-    (event,) = decided(netted)
+    (event,) = decided(full_network)
     assert (event["action"], event["rule"], event["by"]) == ("allow", "approved.toml:3", None)
 
 
-def test_a_question_leaves_with_the_relay_that_asked_and_the_run_goes_on(netted: Netted) -> None:
-    with serving("127.0.0.1") as server, running(netted, server, asking()) as run:
+def test_a_question_leaves_with_the_relay_that_asked_and_the_run_goes_on(
+    full_network: NetworkRunner,
+) -> None:
+    with serving("127.0.0.1") as server, running(full_network, server, asking()) as run:
         run.call()
         question = run.asked()
         os.kill(relay_of(run.process.pid), signal.SIGKILL)
         assert run.asked() == {"withdrawn": question["ask"]}
         assert run.answered() in REFUSED
         assert "the relay has ended" in run.ended()
-    assert [event["event"] for event in netted.events()] == [
+    assert [event["event"] for event in full_network.events()] == [
         "session.start",
         "network.lost",
         "session.end",

@@ -15,7 +15,7 @@ import pytest
 from tests.support import core
 from tests.support.network import (
     MESSAGE,
-    Netted,
+    NetworkRunner,
     gone,
     network,
     own_address,
@@ -54,15 +54,15 @@ for line in itertools.chain([""], sys.stdin):
     ],
 )
 def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
-    netted: Netted, target: str
+    full_network: NetworkRunner, target: str
 ) -> None:
     """Outside, nobody can be asked: these are addresses of documents. The journal is the host's
     side.
     """
     address, _, port = target.partition("/")
-    outcome = netted.run(FILTERED, netted.calling(f"SOCK_STREAM/{target}"))
+    outcome = full_network.run(FILTERED, full_network.calling(f"SOCK_STREAM/{target}"))
     assert outcome.answer in REFUSED, str(outcome)
-    events = netted.events()
+    events = full_network.events()
     assert [event["event"] for event in events] == ["session.start", "network", "session.end"]
     assert events[0]["actual"]["network"] == "filtered"
     told = events[1]
@@ -72,81 +72,82 @@ def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
         address,
         int(port),
     )
-    assert told["exe"] == os.path.realpath(netted.python)
+    assert told["exe"] == os.path.realpath(full_network.python)
     assert (
         f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} ("
         in outcome.stderr
     )
 
 
-def test_the_hosts_own_servers_are_not_reached(netted: Netted) -> None:
+def test_the_hosts_own_servers_are_not_reached(full_network: NetworkRunner) -> None:
     with serving(own_address()) as near, serving("127.0.0.1") as local, serving("::1") as local6:
         targets = [near.target, local.target, local6.target]
-        assert netted.outside(netted.sending(*targets)).started
+        assert full_network.outside(full_network.sending(*targets)).started
         assert [server.heard() for server in (near, local, local6)] == [[MESSAGE]] * 3
-        outcome = netted.run(FILTERED, netted.calling(*targets))
+        outcome = full_network.run(FILTERED, full_network.calling(*targets))
         answers = outcome.stdout.split()[1:]
         assert answers[0] in REFUSED, str(outcome)
         assert answers[1:] == ["ECONNREFUSED", "ECONNREFUSED"], str(outcome)
         assert [server.heard() for server in (near, local, local6)] == [[], [], []]
 
 
-def test_datagrams_are_refused_at_once(netted: Netted) -> None:
+def test_datagrams_are_refused_at_once(full_network: NetworkRunner) -> None:
     with serving(own_address(), socket.SOCK_DGRAM) as server:
-        words = netted.calling(
+        words = full_network.calling(
             server.target, "SOCK_DGRAM/203.0.113.7/443", "SOCK_DGRAM/2001:db8::1/443"
         )
-        control = netted.outside(netted.sending(server.target))
+        control = full_network.outside(full_network.sending(server.target))
         assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
-        outcome = netted.run(FILTERED, words)
+        outcome = full_network.run(FILTERED, words)
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
         assert server.heard() == []
 
 
-def test_each_host_and_port_is_reported_once(netted: Netted) -> None:
+def test_each_host_and_port_is_reported_once(full_network: NetworkRunner) -> None:
     targets = [
         "SOCK_STREAM/203.0.113.7/443",
         "SOCK_STREAM/203.0.113.7/443",
         "SOCK_STREAM/203.0.113.7/22",
     ]
-    outcome = netted.run(FILTERED, netted.calling(*targets))
+    outcome = full_network.run(FILTERED, full_network.calling(*targets))
     assert outcome.stderr.count("denied: 203.0.113.7:443 (") == 1, str(outcome)
     assert outcome.stderr.count("denied: 203.0.113.7:22 (") == 1, str(outcome)
-    assert [event["port"] for event in netted.events() if event["event"] == "network"] == [
+    assert [event["port"] for event in full_network.events() if event["event"] == "network"] == [
         443,
         443,
         22,
     ]
 
 
-def test_relay_is_not_started_without_a_connection(netted: Netted) -> None:
-    with netted.running(FILTERED, "print('started'); input()") as (process, _):
+def test_relay_is_not_started_without_a_connection(full_network: NetworkRunner) -> None:
+    with full_network.running(FILTERED, "print('started'); input()") as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         assert relays_of(process.pid) == []
 
 
-def test_a_local_port_arrives_and_others_do_not(netted: Netted) -> None:
+def test_a_local_port_arrives_and_others_do_not(full_network: NetworkRunner) -> None:
     with serving("127.0.0.1") as listed, serving("127.0.0.1") as other:
-        words = netted.sending(other.target, listed.target)
-        outcome = netted.run(network("filtered", local_ports=[listed.port]), words)
+        words = full_network.sending(other.target, listed.target)
+        outcome = full_network.run(network("filtered", local_ports=[listed.port]), words)
         answers = outcome.stdout.split()[1:]
         assert answers == ["ECONNREFUSED", "ok"], str(outcome)
-        assert listed.port in {event.get("port") for event in netted.events()}
+        assert listed.port in {event.get("port") for event in full_network.events()}
         assert other.heard() == []
 
 
 def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
-    netted: Netted,
+    full_network: NetworkRunner,
 ) -> None:
-    with netted.running(FILTERED, _TWICE) as (process, lines):
+    with full_network.running(FILTERED, _TWICE) as (process, lines):
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().strip() in REFUSED
         relay = relay_of(process.pid)
         os.kill(relay, signal.SIGKILL)
         wait_for(
-            lambda: any(event["event"] == "network.lost" for event in netted.events()), "an event"
+            lambda: any(event["event"] == "network.lost" for event in full_network.events()),
+            "an event",
         )
         for _ in range(2):
             os.write(lines, b"again\n")
@@ -155,17 +156,19 @@ def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 128 + signal.SIGTERM
         assert process.stderr.read().count("the relay has ended") == 1
-    names = [event["event"] for event in netted.events()]
+    names = [event["event"] for event in full_network.events()]
     assert names == ["session.start", "network", "network.lost", "session.end"]
-    lost = next(event for event in netted.events() if event["event"] == "network.lost")
+    lost = next(event for event in full_network.events() if event["event"] == "network.lost")
     assert lost["reason"] == "it was killed by SIGKILL"
 
 
 @pytest.mark.parametrize(
     "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
 )
-def test_relay_and_namespace_end_with_the_run(netted: Netted, end: signal.Signals) -> None:
-    with netted.running(FILTERED, _TWICE) as (process, _):
+def test_relay_and_namespace_end_with_the_run(
+    full_network: NetworkRunner, end: signal.Signals
+) -> None:
+    with full_network.running(FILTERED, _TWICE) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
         relay = relay_of(process.pid)
@@ -180,8 +183,8 @@ def test_relay_and_namespace_end_with_the_run(netted: Netted, end: signal.Signal
         wait_for(lambda: space not in _spaces(), "the end of the network namespace's last process")
 
 
-def test_relay_has_only_the_descriptors_and_rights_it_needs(netted: Netted) -> None:
-    with netted.running(FILTERED, _TWICE) as (process, _):
+def test_relay_has_only_the_descriptors_and_rights_it_needs(full_network: NetworkRunner) -> None:
+    with full_network.running(FILTERED, _TWICE) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
         relay = Path(f"/proc/{relay_of(process.pid)}")
@@ -213,7 +216,7 @@ def test_relay_has_only_the_descriptors_and_rights_it_needs(netted: Netted) -> N
         assert opened.count("socket") == 8, opened
 
 
-def test_a_denial_names_the_calling_process(netted: Netted) -> None:
+def test_a_denial_names_the_calling_process(full_network: NetworkRunner) -> None:
     """By its number on the host, also where another process made it."""
     script = f"""
 import os, socket
@@ -222,19 +225,19 @@ if (child := os.fork()) == 0:
 else:
     os.waitpid(child, 0)
 """
-    with netted.running(FILTERED, script) as (process, _):
+    with full_network.running(FILTERED, script) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
         (told,) = wait_for(
-            lambda: [one for one in netted.events() if one["event"] == "network"] or None,
+            lambda: [one for one in full_network.events() if one["event"] == "network"] or None,
             "an event",
         )
         (command,) = _inside(process.pid)
         (child,) = map(int, Path(f"/proc/{command}/task/{command}/children").read_text().split())
-        assert (told["pid"], told["exe"]) == (child, os.path.realpath(netted.python))
+        assert (told["pid"], told["exe"]) == (child, os.path.realpath(full_network.python))
 
 
-def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> None:
+def test_a_name_server_on_loopback_answers_by_tcp_as_well(full_network: NetworkRunner) -> None:
     """127.0.0.53 is what many an /etc/resolv.conf names. A name that does not exist is answered so:
     3.
     """
@@ -247,27 +250,27 @@ def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> Non
         "        server.sendall(struct.pack('!H', len(question)) + question)\n"
         "        print(server.recv(512)[5] & 15)\n"
     )
-    outcome = netted.run(FILTERED, [netted.python, "-c", script])
+    outcome = full_network.run(FILTERED, [full_network.python, "-c", script])
     assert outcome.stdout.split() == ["3", "3", "3", "3"], str(outcome)
 
 
-def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
+def test_two_sandboxes_and_the_host_use_the_same_port(full_network: NetworkRunner) -> None:
     script = (
         "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
         "print('bound'); "
         "input(); a, _ = s.accept(); print(a.recv(1))"
     )
     with serving("127.0.0.1") as server:
-        taken = netted.outside([netted.python, "-c", script, str(server.port)])
+        taken = full_network.outside([full_network.python, "-c", script, str(server.port)])
         assert "Address already in use" in taken.stderr, str(taken)
         with (
-            netted.running(FILTERED, script, str(server.port)) as (one, _),
-            netted.running(network("none"), script, str(server.port)) as (two, _),
+            full_network.running(FILTERED, script, str(server.port)) as (one, _),
+            full_network.running(network("none"), script, str(server.port)) as (two, _),
         ):
             for process in (one, two):
                 assert process.stdout is not None
                 assert process.stdout.readline() == "bound\n"
-            control = netted.outside(netted.sending(server.target))
+            control = full_network.outside(full_network.sending(server.target))
             assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
 
 
@@ -295,20 +298,20 @@ def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
     ],
 )
 def test_a_missing_feature_is_named_and_nothing_runs(
-    netted: Netted, mode: str, lacking: tuple[str, str], words: str, hint: str
+    full_network: NetworkRunner, mode: str, lacking: tuple[str, str], words: str, hint: str
 ) -> None:
     def run(*options: str) -> tuple[int, str, str]:
-        with core.sealed(core.canonical(netted.with_network(network(mode)))) as fd:
+        with core.sealed(core.canonical(full_network.with_network(network(mode)))) as fd:
             argv: list[Word] = [
-                netted.sandbox.programs.oldkernel,
+                full_network.sandbox.programs.oldkernel,
                 *options,
                 "--",
-                netted.sandbox.installation.core,
+                full_network.sandbox.installation.core,
                 "run",
             ]
-            outcome = netted.sandbox.tester.run(
+            outcome = full_network.sandbox.tester.run(
                 [*argv, "--plan-fd", str(fd), "--", "/bin/echo", "ran"],
-                cwd=netted.sandbox.tree.project,
+                cwd=full_network.sandbox.tree.project,
                 pass_fds=[fd],
             )
             return outcome.exit_code, outcome.stdout, outcome.stderr
@@ -318,33 +321,35 @@ def test_a_missing_feature_is_named_and_nothing_runs(
     assert (code, said) == (125, "")
     assert f"cannot create the network of the command: {words}" in complaint
     assert hint in complaint.splitlines()[1]
-    assert netted.events()[-1]["event"] == "session.refused"
+    assert full_network.events()[-1]["event"] == "session.refused"
 
 
-def test_a_kernel_without_ipv6_filters_the_rest(netted: Netted) -> None:
-    words = netted.calling(
+def test_a_kernel_without_ipv6_filters_the_rest(full_network: NetworkRunner) -> None:
+    words = full_network.calling(
         "SOCK_STREAM/203.0.113.7/443", "SOCK_DGRAM/203.0.113.7/443", "SOCK_STREAM/2001:db8::1/443"
     )
-    oldkernel: list[Word] = [netted.sandbox.programs.oldkernel, "--no-ipv6", "--"]
-    control = netted.outside(
-        [str(word) for word in (*oldkernel, *netted.sending("SOCK_STREAM/::1/1"))]
+    oldkernel: list[Word] = [full_network.sandbox.programs.oldkernel, "--no-ipv6", "--"]
+    control = full_network.outside(
+        [str(word) for word in (*oldkernel, *full_network.sending("SOCK_STREAM/::1/1"))]
     )
     assert control.answer == "EAFNOSUPPORT", str(control)
-    with core.sealed(core.canonical(netted.with_network(FILTERED))) as fd:
+    with core.sealed(core.canonical(full_network.with_network(FILTERED))) as fd:
         run: list[Word] = [
             *oldkernel,
-            netted.sandbox.installation.core,
+            full_network.sandbox.installation.core,
             "run",
             "--plan-fd",
             str(fd),
             "--",
             *words,
         ]
-        outcome = netted.sandbox.tester.run(run, cwd=netted.sandbox.tree.project, pass_fds=[fd])
+        outcome = full_network.sandbox.tester.run(
+            run, cwd=full_network.sandbox.tree.project, pass_fds=[fd]
+        )
     answers = outcome.stdout.split()[1:]
     assert answers[0] in REFUSED, str(outcome)
     assert answers[1:] == ["ECONNREFUSED", "EAFNOSUPPORT"], str(outcome)
-    assert [event["address"] for event in netted.events() if event["event"] == "network"] == [
+    assert [event["address"] for event in full_network.events() if event["event"] == "network"] == [
         "203.0.113.7"
     ]
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.clients import ALLOWED, OTHER, Clients, Site, serving_site
 from tests.support.features import need_program
-from tests.support.network import Netted, network, serving
+from tests.support.network import NetworkRunner, network, serving
 from tests.support.sandbox import SandboxRunner, Word
 
 # As in test_clients.py.
@@ -238,26 +238,32 @@ def test_git_clones_through_the_proxy(clients: Clients, tmp_path: Path) -> None:
     assert ("name", "deny", OTHER) not in clients.decided()
 
 
-def test_no_other_process_reaches_the_proxy_and_each_run_has_its_own(netted: Netted) -> None:
+def test_no_other_process_reaches_the_proxy_and_each_run_has_its_own(
+    full_network: NetworkRunner,
+) -> None:
     """F-113"""
     script = "import os; print(os.environ['http_proxy'], flush=True); input()"
     filtered = network("filtered")
-    with netted.running(filtered, script) as (process, _):
+    with full_network.running(filtered, script) as (process, _):
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        own = netted.run(filtered, [netted.python, "-c", ASK, "", "a.example:443"])
+        own = full_network.run(filtered, [full_network.python, "-c", ASK, "", "a.example:443"])
         assert own.answer == "403", str(own)
-        borrowed = netted.run(filtered, [netted.python, "-c", ASK, address, "a.example:443"])
+        borrowed = full_network.run(
+            filtered, [full_network.python, "-c", ASK, address, "a.example:443"]
+        )
         assert borrowed.answer == "407", str(borrowed)
-        outside = netted.outside(netted.calling(f"SOCK_STREAM/{PROXY[0]}/{PROXY[1]}"))
+        outside = full_network.outside(full_network.calling(f"SOCK_STREAM/{PROXY[0]}/{PROXY[1]}"))
         assert outside.answer == "ECONNREFUSED", str(outside)
 
 
-def test_without_a_network_there_is_no_proxy(netted: Netted) -> None:
+def test_without_a_network_there_is_no_proxy(full_network: NetworkRunner) -> None:
     """F-131"""
-    shown = netted.run(network("none"), [need_program("env")])
+    shown = full_network.run(network("none"), [need_program("env")])
     assert (shown.exit_code, "_proxy" in shown.stdout.lower()) == (0, False), str(shown)
-    outcome = netted.run(network("none"), netted.calling(f"SOCK_STREAM/{PROXY[0]}/{PROXY[1]}"))
+    outcome = full_network.run(
+        network("none"), full_network.calling(f"SOCK_STREAM/{PROXY[0]}/{PROXY[1]}")
+    )
     assert outcome.answer == "ECONNREFUSED", str(outcome)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.network import Netted, network, serving
+from tests.support.network import NetworkRunner, network, serving
 from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Tester
 
@@ -108,13 +108,17 @@ for _ in sys.stdin:
 """
 
 
-def test_servers_inside_share_no_port_with_each_other_or_the_host(netted: Netted) -> None:
+def test_servers_inside_share_no_port_with_each_other_or_the_host(
+    full_network: NetworkRunner,
+) -> None:
     with ExitStack() as stack:
         host = stack.enter_context(serving("127.0.0.1"))
-        words = [netted.python, "-c", _VISIT, str(host.port), "outside"]
-        assert "Address already in use" in netted.outside(words).stderr, "the control"
+        words = [full_network.python, "-c", _VISIT, str(host.port), "outside"]
+        assert "Address already in use" in full_network.outside(words).stderr, "the control"
         inside = [
-            stack.enter_context(netted.running(network("filtered"), _VISIT, str(host.port), name))
+            stack.enter_context(
+                full_network.running(network("filtered"), _VISIT, str(host.port), name)
+            )
             for name in ("one", "two")
         ]
         for process, _ in inside:

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from tests.support.features import need
-from tests.support.network import MESSAGE, Netted, network, own_address, serving
+from tests.support.network import MESSAGE, NetworkRunner, network, own_address, serving
 from tests.support.outside_targets import listening
 from tests.support.waiting import wait_for
 
@@ -20,20 +20,22 @@ NONE = network("none")
 @pytest.mark.parametrize(
     "address", ["127.0.0.1", "::1", None], ids=["loopback", "loopback 6", "own address"]
 )
-def test_no_service_of_the_host_is_reached(netted: Netted, address: str | None, kind: int) -> None:
+def test_no_service_of_the_host_is_reached(
+    full_network: NetworkRunner, address: str | None, kind: int
+) -> None:
     with serving(address or own_address(), kind) as server:
-        words = netted.sending(server.target)
-        for control in (netted.outside(words), netted.run(None, words)):
+        words = full_network.sending(server.target)
+        for control in (full_network.outside(words), full_network.run(None, words)):
             assert control.answer == "ok", str(control)
         assert server.heard() == [MESSAGE, MESSAGE]
-        outcome = netted.run(NONE, netted.calling(server.target))
+        outcome = full_network.run(NONE, full_network.calling(server.target))
         assert outcome.answer in ("ECONNREFUSED", "ENETUNREACH"), str(outcome)
         assert server.heard() == []
 
 
-def test_an_abstract_socket_of_the_host_is_not_there(netted: Netted) -> None:
+def test_an_abstract_socket_of_the_host_is_not_there(full_network: NetworkRunner) -> None:
     """Without Landlock's scope, so that the namespace has to hold it."""
-    plan = netted.plan
+    plan = full_network.plan
     changes = {
         "landlock": {**plan["landlock"], "scoped": ["signal"]},
         "seccomp": {**plan["seccomp"], "sockets": ["inet", "inet6", "netlink", "unix"]},
@@ -42,12 +44,12 @@ def test_an_abstract_socket_of_the_host_is_not_there(netted: Netted) -> None:
         "import socket, sys; print('started', flush=True); s = socket.socket(socket.AF_UNIX); "
         "s.connect('\\0' + sys.argv[1]); s.send(b'from a client')"
     )
-    words = [netted.python, "-c", script, "paddock-test-net"]
+    words = [full_network.python, "-c", script, "paddock-test-net"]
     with listening("\0paddock-test-net") as listener:
-        control = netted.run(None, words, **changes)
+        control = full_network.run(None, words, **changes)
         assert control.exit_code == 0, str(control)
         wait_for(lambda: listener.heard == [MESSAGE], "the control was heard")
-        outcome = netted.run(NONE, words, **changes)
+        outcome = full_network.run(NONE, words, **changes)
         assert outcome.started, str(outcome)
         assert "ConnectionRefusedError" in outcome.stderr
     assert listener.heard == [MESSAGE]
@@ -55,23 +57,25 @@ def test_an_abstract_socket_of_the_host_is_not_there(netted: Netted) -> None:
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_loopback_inside_works(netted: Netted, address: str, mode: str) -> None:
+def test_loopback_inside_works(full_network: NetworkRunner, address: str, mode: str) -> None:
     script = (
         "import socket, sys; s = socket.create_server((sys.argv[1], 0), family=int(sys.argv[2])); "
         "c = socket.create_connection(s.getsockname()[:2]); a, _ = s.accept(); c.send(b'x'); "
         "print('got', a.recv(1))"
     )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    outcome = netted.run(network(mode), [netted.python, "-c", script, address, str(int(family))])
+    outcome = full_network.run(
+        network(mode), [full_network.python, "-c", script, address, str(int(family))]
+    )
     assert outcome.stdout == "got b'x'\n", str(outcome)
 
 
-def test_a_run_without_network_has_one_device_and_no_relay(netted: Netted) -> None:
-    outcome = netted.run(NONE, ["/bin/cat", "/proc/net/dev"])
+def test_a_run_without_network_has_one_device_and_no_relay(full_network: NetworkRunner) -> None:
+    outcome = full_network.run(NONE, ["/bin/cat", "/proc/net/dev"])
     devices = [line.split(":")[0].strip() for line in outcome.stdout.splitlines() if ":" in line]
     assert devices == ["lo"], str(outcome)
     assert (
-        netted.run(NONE, ["/bin/sh", "-c", "echo $PPID; cat /proc/[0-9]*/comm"]).stdout.count(
+        full_network.run(NONE, ["/bin/sh", "-c", "echo $PPID; cat /proc/[0-9]*/comm"]).stdout.count(
             "paddock-core"
         )
         == 1
@@ -79,21 +83,21 @@ def test_a_run_without_network_has_one_device_and_no_relay(netted: Netted) -> No
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
-def test_no_command_may_change_the_network(netted: Netted, mode: str) -> None:
+def test_no_command_may_change_the_network(full_network: NetworkRunner, mode: str) -> None:
     need(
         "ip",
-        netted.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0,
+        full_network.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0,
         "no ip on this machine",
     )
     script = (
         "ip link set lo down || echo kept; ip route flush table local || echo kept; "
         "ip link show lo | grep -c ,UP"
     )
-    control = netted.outside(
+    control = full_network.outside(
         ["unshare", "-rn", "/bin/sh", "-c", "ip link set lo up && ip link set lo down && echo done"]
     )
     assert control.stdout == "done\n", str(control)
-    outcome = netted.run(network(mode), ["/bin/sh", "-c", script])
+    outcome = full_network.run(network(mode), ["/bin/sh", "-c", script])
     assert outcome.stdout.split() == ["kept", "kept", "1"], str(outcome)
 
 
@@ -102,15 +106,17 @@ _OTHERS = {"packet": (17, 3), "vsock": (40, 1), "raw": (2, 3), "raw 6": (10, 3)}
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("name", _OTHERS)
-def test_no_other_socket_family_reaches_a_network(netted: Netted, name: str, mode: str) -> None:
+def test_no_other_socket_family_reaches_a_network(
+    full_network: NetworkRunner, name: str, mode: str
+) -> None:
     family, kind = _OTHERS[name]
     script = (
         f"import socket; print('started', flush=True); socket.socket({family}, {kind}, "
         f"{255 if kind == 3 else 0})"
     )
-    outcome = netted.run(network(mode), [netted.python, "-c", script])
+    outcome = full_network.run(network(mode), [full_network.python, "-c", script])
     assert outcome.started, str(outcome)
     assert outcome.stderr.rstrip().rpartition("OSError")[2] or "PermissionError" in outcome.stderr
     assert outcome.exit_code == 1, str(outcome)
-    control = netted.sandbox.tester.run([netted.python, "-c", script], as_root=True)
+    control = full_network.sandbox.tester.run([full_network.python, "-c", script], as_root=True)
     assert control.exit_code == 0 or "Errno 97" in control.stderr, str(control)

@@ -9,7 +9,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.support.network import Netted, free_port, gone, network, own_address, relay_of, serving
+from tests.support.network import (
+    NetworkRunner,
+    free_port,
+    gone,
+    network,
+    own_address,
+    relay_of,
+    serving,
+)
 from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
@@ -47,12 +55,12 @@ def listens(process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", ["127.0.0.1", "::1", "0.0.0.0"])
 def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
-    netted: Netted, mode: str, at: str
+    full_network: NetworkRunner, mode: str, at: str
 ) -> None:
     """The control is the port of the server itself, which nobody has published."""
     host, inside = free_port(), free_port()
     text = b"x" * 300_000
-    with netted.running(
+    with full_network.running(
         network(mode, published=[{"inside": inside, "host": host}]), ECHO, at, str(inside), "one"
     ) as (
         process,
@@ -68,7 +76,7 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
         process.wait(60)
         gone(relay)
     assert ask("127.0.0.1", host) == "ECONNREFUSED", "it ends with the run"
-    told = [event for event in netted.events() if event["event"] == "network"]
+    told = [event for event in full_network.events() if event["event"] == "network"]
     assert {(event["layer"], event["action"], event["port"], event["host"]) for event in told} == {
         ("publish", "allow", inside, None)
     }
@@ -80,25 +88,25 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_publishing_a_port_opens_nothing_else(netted: Netted, mode: str) -> None:
+def test_publishing_a_port_opens_nothing_else(full_network: NetworkRunner, mode: str) -> None:
     """What can be reached from inside stays as it was: not the host's own ports, and not the one
     that is published.
     """
     host = free_port()
     with serving("127.0.0.1") as server:
         targets = [server.target, f"SOCK_STREAM/127.0.0.1/{host}", f"SOCK_STREAM/::1/{host}"]
-        outcome = netted.run(
-            network(mode, published=[{"inside": 80, "host": host}]), netted.calling(*targets)
+        outcome = full_network.run(
+            network(mode, published=[{"inside": 80, "host": host}]), full_network.calling(*targets)
         )
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
         assert server.heard() == []
 
 
-def test_a_client_before_the_server_is_cut_off_and_may_retry(netted: Netted) -> None:
+def test_a_client_before_the_server_is_cut_off_and_may_retry(full_network: NetworkRunner) -> None:
     host, inside = free_port(), free_port()
     script = "print('waits'); input()\n" + ECHO
     plan = network("none", published=[{"inside": inside, "host": host}])
-    with netted.running(plan, script, "127.0.0.1", str(inside), "one") as (process, lines):
+    with full_network.running(plan, script, "127.0.0.1", str(inside), "one") as (process, lines):
         assert process.stdout is not None
         assert process.stdout.readline() == "waits\n"
         assert ask("127.0.0.1", host) in ("ECONNRESET", "EPIPE", "ENOTCONN", b"")
@@ -106,8 +114,8 @@ def test_a_client_before_the_server_is_cut_off_and_may_retry(netted: Netted) -> 
             print("go", file=stdin)
         listens(process)
         assert ask("127.0.0.1", host) == b"one hears"
-        wait_for(lambda: len(_told(netted)) == 2, "two events")
-    refused, reached = _told(netted)
+        wait_for(lambda: len(_told(full_network)) == 2, "two events")
+    refused, reached = _told(full_network)
     assert (refused["action"], refused["reason"]) == (
         "fail",
         "cannot connect: Connection refused (os error 111)",
@@ -115,28 +123,28 @@ def test_a_client_before_the_server_is_cut_off_and_may_retry(netted: Netted) -> 
     assert reached["action"] == "allow"
 
 
-def _told(netted: Netted) -> list[dict[str, object]]:
-    return [event for event in netted.events() if event["event"] == "network"]
+def _told(full_network: NetworkRunner) -> list[dict[str, object]]:
+    return [event for event in full_network.events() if event["event"] == "network"]
 
 
-def test_two_sandboxes_publish_the_same_port_on_two_host_ports(netted: Netted) -> None:
+def test_two_sandboxes_publish_the_same_port_on_two_host_ports(full_network: NetworkRunner) -> None:
     inside = free_port()
     ports = {word: free_port() for word in ("one", "two")}
     with ExitStack() as stack:
         for word, host in ports.items():
             plan = network("filtered", published=[{"inside": inside, "host": host}])
             process, _ = stack.enter_context(
-                netted.running(plan, ECHO, "127.0.0.1", str(inside), word)
+                full_network.running(plan, ECHO, "127.0.0.1", str(inside), word)
             )
             listens(process)
         for word, host in ports.items():
             assert ask("127.0.0.1", host) == f"{word} hears".encode()
 
 
-def test_many_connections_leave_nothing_in_the_relay(netted: Netted) -> None:
+def test_many_connections_leave_nothing_in_the_relay(full_network: NetworkRunner) -> None:
     host, inside = free_port(), free_port()
     plan = network("none", published=[{"inside": inside, "host": host}])
-    with netted.running(plan, ECHO, "127.0.0.1", str(inside), "one") as (process, _):
+    with full_network.running(plan, ECHO, "127.0.0.1", str(inside), "one") as (process, _):
         listens(process)
         for number in range(100):
             assert ask("127.0.0.1", host, str(number).encode()) == f"one{number}".encode()

@@ -22,7 +22,7 @@ from tests.support.clients import ALLOWED, OTHER, Clients, serving_site
 from tests.support.features import need_program
 from tests.support.network import (
     MESSAGE,
-    Netted,
+    NetworkRunner,
     Server,
     gone,
     network,
@@ -201,8 +201,8 @@ OTHERS = {
 }
 
 
-def tricks(netted: Netted, server: Server, *names: str) -> list[str]:
-    return [netted.python, "-c", _TRICKS, server.address, str(server.port), *names]
+def tricks(full_network: NetworkRunner, server: Server, *names: str) -> list[str]:
+    return [full_network.python, "-c", _TRICKS, server.address, str(server.port), *names]
 
 
 def answers(stdout: str, names: tuple[str, ...]) -> dict[str, str]:
@@ -221,12 +221,14 @@ def both(address: str) -> Iterator[tuple[Server, Server]]:
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("near", [False, True], ids=["loopback", "own address"])
-def test_no_trick_reaches_a_denied_server(pinned: Netted, mode: str, near: bool) -> None:
+def test_no_trick_reaches_a_denied_server(
+    landlock_network: NetworkRunner, mode: str, near: bool
+) -> None:
     """F-131 F-152 F-154 F-158 F-159"""
     names = (*CONNECTING, *WAYS_AROUND, *DATAGRAMS)
     with both(own_address() if near else "127.0.0.1") as (server, datagrams):
-        words = tricks(pinned, server, *names)
-        control = answers(pinned.outside(words).stdout, names)
+        words = tricks(landlock_network, server, *names)
+        control = answers(landlock_network.outside(words).stdout, names)
         assert {name: control[name] for name in (*CONNECTING, *DATAGRAMS)} == dict.fromkeys(
             (*CONNECTING, *DATAGRAMS), "ok"
         )
@@ -235,7 +237,7 @@ def test_no_trick_reaches_a_denied_server(pinned: Netted, mode: str, near: bool)
             control[name] == "ok" for name in (*CONNECTING, *WAYS_AROUND)
         ), control
         assert datagrams.heard() == [MESSAGE] * 3
-        outcome = pinned.run(network(mode), words)
+        outcome = landlock_network.run(network(mode), words)
         found = answers(outcome.stdout, names)
         if mode == "none":
             assert set(found.values()) == {"EAFNOSUPPORT"}, str(outcome)
@@ -245,18 +247,20 @@ def test_no_trick_reaches_a_denied_server(pinned: Netted, mode: str, near: bool)
         assert (server.heard(), datagrams.heard()) == ([], [])
 
 
-def test_other_sockets_rings_and_socket_options_are_refused(pinned: Netted) -> None:
+def test_other_sockets_rings_and_socket_options_are_refused(
+    landlock_network: NetworkRunner,
+) -> None:
     """F-158; F-045. As root a control can make nearly all of them."""
     names = (*OTHERS, "route netlink", "listen here")
     with serving("127.0.0.1") as server:
-        words = tricks(pinned, server, *names)
-        outcome = pinned.run(FILTERED, words)
+        words = tricks(landlock_network, server, *names)
+        outcome = landlock_network.run(FILTERED, words)
         assert answers(outcome.stdout, names) == {
             **OTHERS,
             "route netlink": "ok",
             "listen here": "ok",
         }, str(outcome)
-        control = answers(pinned.sandbox.tester.run(words, as_root=True).stdout, names)
+        control = answers(landlock_network.sandbox.tester.run(words, as_root=True).stdout, names)
         for name in (
             "raw",
             "packet",
@@ -270,7 +274,9 @@ def test_other_sockets_rings_and_socket_options_are_refused(pinned: Netted) -> N
         assert control["io_uring"] != "ENOSYS", control
 
 
-def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(pinned: Netted) -> None:
+def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(
+    landlock_network: NetworkRunner,
+) -> None:
     """F-153 F-155"""
     with (
         serving("127.0.0.1") as listed,
@@ -278,16 +284,21 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(pinned: 
         serving(own_address(), port=listed.port) as near,
     ):
         allowed = network("filtered", local_ports=[listed.port])
-        outcome = pinned.run(allowed, tricks(pinned, listed, *CONNECTING))
+        outcome = landlock_network.run(allowed, tricks(landlock_network, listed, *CONNECTING))
         assert answers(outcome.stdout, CONNECTING) == dict.fromkeys(CONNECTING, "ok"), str(outcome)
         assert listed.heard() == [MESSAGE] * len(CONNECTING)
         for server in (other, near):
-            assert pinned.outside(tricks(pinned, server, "blocking")).answer == "ok"
+            assert (
+                landlock_network.outside(tricks(landlock_network, server, "blocking")).answer
+                == "ok"
+            )
             assert server.heard() == [MESSAGE]
-            refused = pinned.run(allowed, tricks(pinned, server, "blocking", "mapped"))
+            refused = landlock_network.run(
+                allowed, tricks(landlock_network, server, "blocking", "mapped")
+            )
             assert refused.stdout.split() == ["started", "EACCES", "EACCES"], str(refused)
             assert server.heard() == []
-    told = [event for event in pinned.events() if event["event"] == "network"]
+    told = [event for event in landlock_network.events() if event["event"] == "network"]
     assert {(one["action"], one["address"], one["port"]) for one in told} == {
         ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
     }  # fmt: skip
@@ -322,29 +333,31 @@ print("connected", results.get(0, 0), "refused", results.get(-1, 0))
 """
 
 
-def test_a_swapped_address_reaches_no_other_server(pinned: Netted) -> None:
+def test_a_swapped_address_reaches_no_other_server(landlock_network: NetworkRunner) -> None:
     """F-157"""
     with serving("127.0.0.1") as listed, serving("127.0.0.1") as other:
         for server in (listed, other):
             server.socket.listen(4096)
-        words = [pinned.python, "-c", _RACE, str(listed.port), str(other.port)]
+        words = [landlock_network.python, "-c", _RACE, str(listed.port), str(other.port)]
         reached: set[int] = set()
 
         def both_are_reached() -> bool:
-            control = pinned.outside([*words, "200"])
+            control = landlock_network.outside([*words, "200"])
             assert control.stdout.split()[1:] == ["connected", "200", "refused", "0"], str(control)
             reached.update(server.port for server in (listed, other) if server.heard())
             return len(reached) == 2
 
         wait_for(both_are_reached, "a port that is swapped under way")
-        outcome = pinned.run(network("filtered", local_ports=[listed.port]), [*words, "4000"])
+        outcome = landlock_network.run(
+            network("filtered", local_ports=[listed.port]), [*words, "4000"]
+        )
         _, _, connected, _, refused = outcome.stdout.split()
         assert int(connected) + int(refused) == 4000, str(outcome)
         assert min(int(connected), int(refused)) > 0, str(outcome)
         assert (len(listed.heard()), other.heard()) == (int(connected), [])
 
 
-def test_an_unanswered_connection_blocks_only_its_owner(pinned: Netted) -> None:
+def test_an_unanswered_connection_blocks_only_its_owner(landlock_network: NetworkRunner) -> None:
     """A queue that nobody takes from: the second connection waits in the kernel, and others do not
     wait for it.
     """
@@ -374,25 +387,27 @@ os._exit(0)
     with serving("127.0.0.1") as full, serving("127.0.0.1") as free:
         full.socket.listen(0)
         ports = [full.port, free.port]
-        words = [pinned.python, "-c", script, *map(str, ports)]
-        outcome = pinned.run(network("filtered", local_ports=ports), words)
+        words = [landlock_network.python, "-c", script, *map(str, ports)]
+        outcome = landlock_network.run(network("filtered", local_ports=ports), words)
         assert outcome.stdout.split() == ["started", "met", "True"], str(outcome)
         assert free.heard() == [MESSAGE]
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
-def test_a_socket_on_stdin_cannot_be_connected(pinned: Netted, netted: Netted, mode: str) -> None:
+def test_a_socket_on_stdin_cannot_be_connected(
+    landlock_network: NetworkRunner, full_network: NetworkRunner, mode: str
+) -> None:
     """It belongs to the network it was made in, and can be turned to somebody else."""
     script = (
         "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
         "s.connect(('127.0.0.1', {port})); s.send(b'from a client')"
     )
     with serving("127.0.0.1") as server:
-        words = [pinned.python, "-c", script.format(port=server.port)]
+        words = [landlock_network.python, "-c", script.format(port=server.port)]
         with socket.socket() as control:
-            assert pinned.sandbox.tester.run(words, stdin=control.fileno()).exit_code == 0
+            assert landlock_network.sandbox.tester.run(words, stdin=control.fileno()).exit_code == 0
         assert server.heard() == [MESSAGE]
-        for tier in (pinned, netted):
+        for tier in (landlock_network, full_network):
             with socket.socket() as given:
                 plan = tier.with_network(network(mode))
                 refused = core.run_core(
@@ -411,43 +426,46 @@ def test_a_socket_on_stdin_cannot_be_connected(pinned: Netted, netted: Netted, m
             ours.send(b"met")
             ours.shutdown(socket.SHUT_WR)
             piped = core.run_core(
-                pinned.sandbox.tester, pinned.sandbox.installation.core,
-                pinned.with_network(network(mode)), ["/bin/cat"], stdin=theirs.fileno(),
+                landlock_network.sandbox.tester, landlock_network.sandbox.installation.core,
+                landlock_network.with_network(network(mode)), ["/bin/cat"], stdin=theirs.fileno(),
             )  # fmt: skip
         assert piped.stdout == "met", str(piped)
 
 
-def test_supervisor_is_not_needed_without_a_network(pinned: Netted) -> None:
+def test_supervisor_is_not_needed_without_a_network(landlock_network: NetworkRunner) -> None:
     """F-131: no proxy, and with no journal nobody stays at all."""
-    outcome = pinned.run(
+    outcome = landlock_network.run(
         NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None
     )
     assert outcome.exit_code == 0, str(outcome)
     script = "import os; print(open(f'/proc/{os.getppid()}/comm').read())"
-    alone = pinned.run(NONE, [pinned.python, "-c", script], journal=None)
+    alone = landlock_network.run(NONE, [landlock_network.python, "-c", script], journal=None)
     assert "paddock" not in alone.stdout, str(alone)
-    assert pinned.run(NONE, [pinned.python, "-c", script]).stdout.strip() == "paddock-core"
+    assert (
+        landlock_network.run(NONE, [landlock_network.python, "-c", script]).stdout.strip()
+        == "paddock-core"
+    )
 
 
-def test_interfaces_can_be_listed(pinned: Netted) -> None:
+def test_interfaces_can_be_listed(landlock_network: NetworkRunner) -> None:
     """What libc asks netlink for."""
     script = "import socket; print([name for _, name in socket.if_nameindex()])"
     for mode in (NONE, FILTERED):
-        assert "'lo'" in pinned.run(mode, [pinned.python, "-c", script]).stdout
+        assert "'lo'" in landlock_network.run(mode, [landlock_network.python, "-c", script]).stdout
 
 
-def test_a_rule_that_this_tier_can_not_hold_is_refused(pinned: Netted) -> None:
+def test_a_rule_that_this_tier_can_not_hold_is_refused(landlock_network: NetworkRunner) -> None:
     for changes in ({"seccomp": None}, {"landlock": None, "files": None}):
-        refused = pinned.run(FILTERED, ["/bin/true"], **changes)
+        refused = landlock_network.run(FILTERED, ["/bin/true"], **changes)
         assert refused.exit_code == 125, str(refused)
         assert "Landlock and seccomp" in refused.stderr
-    asking = pinned.run(network("filtered", default="ask"), ["/bin/true"])
+    asking = landlock_network.run(network("filtered", default="ask"), ["/bin/true"])
     assert (asking.exit_code, "questions about hosts" in asking.stderr) == (125, True), str(asking)
 
 
-def test_journal_records_the_supervised_network(pinned: Netted) -> None:
-    assert pinned.run(FILTERED, ["/bin/true"]).exit_code == 0
-    assert json.loads(json.dumps(pinned.events()[0]["actual"]))["network"] == "filtered"
+def test_journal_records_the_supervised_network(landlock_network: NetworkRunner) -> None:
+    assert landlock_network.run(FILTERED, ["/bin/true"]).exit_code == 0
+    assert json.loads(json.dumps(landlock_network.events()[0]["actual"]))["network"] == "filtered"
 
 
 @pytest.fixture(name="callers")
@@ -514,11 +532,13 @@ for line in sys.stdin:
 """
 
 
-def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(pinned: Netted) -> None:
+def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(
+    landlock_network: NetworkRunner,
+) -> None:
     """F-113: other users of the machine, and the same one outside. The port stays taken when the
     relay is gone.
     """
-    with pinned.running(FILTERED, _SHOWN) as (process, stdin):
+    with landlock_network.running(FILTERED, _SHOWN) as (process, stdin):
         assert process.stdout is not None
         port, token = process.stdout.readline().split()
         credentials = b64encode(f"paddock:{token}".encode()).decode()

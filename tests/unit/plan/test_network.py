@@ -204,7 +204,7 @@ def test_a_key_that_an_open_network_does_not_hold_is_refused(dirs: UserDirs, mor
         compiled(dirs, f"[network]\nmode = 'host'\n{more}\n")
 
 
-PINNABLE = replace(HOST, user_notification=True)
+SUPERVISABLE = replace(HOST, user_notification=True)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_without_namespaces_connections_are_supervised_with_a_notice(
     """F-151"""
     asked = written(dirs, f"[network]\n{text}\n")
     for plan in (
-        compile_plan(asked, PINNABLE),
+        compile_plan(asked, SUPERVISABLE),
         compile_plan(replace(asked, tier=Tier.LANDLOCK), FULL),
     ):
         assert plan.network == compile_plan(asked, FULL).network
@@ -247,7 +247,7 @@ def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
 ) -> None:
     asked = written(dirs, f"[network]\nallowed_hosts = ['x']\n{line}\n")
     with pytest.raises(PolicyError) as refused:
-        compile_plan(asked, PINNABLE)
+        compile_plan(asked, SUPERVISABLE)
     assert said in str(refused.value)
     assert compile_plan(asked, FULL).network is not None, (
         "the full tier has it, or does not need it"
@@ -317,8 +317,8 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(dirs:
         "ports of this machine's 127.0.0.1: 5432",
         "never: cloud metadata, link-local addresses",
     ]
-    pinned = shown(network(dirs, text), Tier.LANDLOCK)
-    assert pinned[-2].startswith("only through the proxy in HTTP_PROXY and ALL_PROXY")
+    landlock_network = shown(network(dirs, text), Tier.LANDLOCK)
+    assert landlock_network[-2].startswith("only through the proxy in HTTP_PROXY and ALL_PROXY")
     assert shown(None, Tier.FULL)[0].startswith("NOT RESTRICTED")
     nobody = network(dirs, "[network]\nmode = 'none'\n")
     assert shown(nobody, Tier.FULL)[0].startswith("none: an empty network namespace")

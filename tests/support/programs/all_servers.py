@@ -1,11 +1,12 @@
-"""Every server there is, in a network namespace in which nobody else is: names at port 53 (UDP and
-TCP), the web at port 80, and who hears datagrams at port 443, at every address that leads here.
-Each is answered, and told in a line of JSON. It begins when a line comes in, and ends with its
+"""All servers of a network namespace, at every address that is routed to it.
+
+Port 53 answers DNS over UDP and TCP, port 80 answers HTTP, and port 443 answers datagrams. The
+program prints a line of JSON for each request. It starts when it reads a line, and ends with its
 input.
 
-    everybody.py PLACE ZONE
+    all_servers.py PLACE ZONE
 
-ZONE has a list of addresses for each name, or lists that take turns; ``=name`` makes it an alias.
+ZONE has a list of addresses for each name, or lists that are used in turn. ``=name`` is an alias.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from collections.abc import Callable
 
 A, CNAME, AAAA = 1, 5, 28
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
-# The answer to a datagram has to come from where it was sent: who is bound to every address only
-# hears.
+# The answer to a datagram has to come from the address that it was sent to. A socket that is bound
+# to every address cannot do that.
 ANSWERING = {
     socket.AF_INET: ["93.184.216.53", "93.184.216.66"],
     socket.AF_INET6: ["2a00:9::53", "2a00:9::66"],
@@ -36,7 +37,7 @@ lock = threading.Lock()
 
 def tell(**what: object) -> None:
     with lock:
-        # In one call: the other machine writes to the same file.
+        # In one call, because the other machine writes to the same file.
         os.write(1, f"{json.dumps({'place': PLACE, **what})}\n".encode())
 
 
@@ -111,7 +112,7 @@ def web(client: socket.socket) -> None:
 
 def accept(server: socket.socket, serve: Callable[[socket.socket], None]) -> None:
     def guarded(client: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # it hung up
+        with contextlib.suppress(OSError):  # the client closed
             serve(client)
 
     while True:
@@ -126,7 +127,7 @@ def bound(kind: int, family: int, port: int, address: str = "") -> socket.socket
         if family == socket.AF_INET
         else (socket.IPPROTO_IPV6, IPV6_TRANSPARENT)
     )
-    server.setsockopt(*option, 1)  # to answer from an address that nobody has
+    server.setsockopt(*option, 1)  # to answer from an address that no interface has
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:
         server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
