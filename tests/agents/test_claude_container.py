@@ -1,4 +1,4 @@
-"""container: what the image is built from is there, and its entry point does what it says."""
+"""The container image: all its sources exist, and its entry point works as documented."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def instructions() -> list[tuple[str, str]]:
 
 
 def test_every_stage_and_every_file_the_image_is_built_from_exists() -> None:
-    """F-018: a lint. Building it takes minutes, an engine and the images it starts from."""
+    """F-018: a lint only. A build takes minutes, an engine and the base images."""
     ignored = set((REPOSITORY / ".dockerignore").read_text().split("\n"))
     bases = {rest.partition("=")[0] for word, rest in instructions() if word == "ARG"}
     stages: set[str] = set()
@@ -77,7 +77,7 @@ def test_the_entry_point_is_a_sound_script() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """Its own home, and a ``paddock`` that only tells how it was called."""
+    """The entry point with its own home and a ``paddock`` that prints its arguments."""
 
     home: Path
     bin: Path
@@ -175,7 +175,7 @@ def test_a_directory_whose_name_would_break_the_configuration_is_refused(
 
 @pytest.fixture
 def agents_home(sandbox: SandboxRunner) -> Iterator[Path]:
-    """The tester's own: the sandbox takes the home from the passwd file."""
+    """The tester's home, because the sandbox takes the home from the passwd file."""
     home = sandbox.tester.home
     need("root", sandbox.tester.disposable, "the home is a person's")
     yield home

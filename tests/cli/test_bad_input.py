@@ -1,4 +1,6 @@
-"""Bad input: a clear line with its place, a hint, exit code 125, no traceback, and nothing ran."""
+"""Bad input gives a clear line with its position, a hint and exit code 125. It gives no traceback,
+and no command runs.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def refused(
     command: tuple[Word, ...] | None = None,
     cwd: Path | None = None,
 ) -> Outcome:
-    """Try to run a command that would leave a marker, and see that it did not."""
+    """Runs a command that would leave a marker, and checks that there is no marker."""
     marker = sandbox.tree.project / MARKER
     words: tuple[Word, ...] = command if command is not None else ("/bin/touch", marker)
     outcome = sandbox.tester.run(
@@ -40,7 +42,7 @@ def policy(sandbox: SandboxRunner, text: str, name: str = "p.toml") -> Path:
 
 
 def test_the_marker_is_left_when_the_input_is_good(sandbox: SandboxRunner) -> None:
-    """The control for every refusal below."""
+    """The control for every refused input below."""
     marker = sandbox.tree.project / MARKER
     file = policy(sandbox, '[meta]\ninherit = "ai-agent"\n')
     outcome = sandbox.tester.run(

@@ -1,4 +1,4 @@
-"""What each command prints and how it ends, as a user sees it."""
+"""Output and exit code of each command, as a user sees them."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(sandbox: San
     assert "paddock trust" in untrusted.stderr
     assert paddock(sandbox, "trust").exit_code == 0
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
-    # The agent may write its workspace; what it writes there loosens nothing.
+    # The agent may write its workspace. A policy that it writes there gives no rights.
     wrote = paddock(
         sandbox, "run", "--tier", "landlock", "--", "sh", "-c", f"echo '# more' >> {file}"
     )

@@ -1,5 +1,5 @@
-"""A person at a real terminal is asked by the companion. The core is played by the test; the
-command reads lines.
+"""The companion asks a person at a real terminal. The test plays the core. The command reads
+lines.
 """
 
 from __future__ import annotations
@@ -131,8 +131,8 @@ def test_interrupt_and_end_of_input_deny(at_terminal: tuple[Core, Screen], key: 
 
 
 def gives_back(screen: Screen) -> None:
-    """The question is gone, and what is typed goes to the command again, which was stopped if it
-    had tried to read.
+    """The question is gone, and typed text goes to the command again. The command was stopped if it
+    tried to read.
     """
     wait_for(
         lambda: "the whole word" not in screen.text() and "may this run" not in screen.text(),
@@ -192,8 +192,8 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
 def test_an_answer_to_a_withdrawn_question_does_not_answer_the_next(
     at_terminal: tuple[Core, Screen],
 ) -> None:
-    """A command can take back what it asks about, just when a person is about to answer, and
-    another one comes up.
+    """A command can withdraw its question just before a person answers, and another question comes
+    up.
     """
     core, screen = at_terminal
     core.ask(question(argv=("git", "status")), question(id=8, argv=("git", "push")))
@@ -226,7 +226,7 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(sandbox: SandboxRunner
         screen.line("once")
         assert core.heard()["verdict"] == "once"
         wait_for(lambda: "the whole word" not in screen.text(), "the question is gone")
-        screen.type("k")  # a key, and no line
+        screen.type("k")  # a key without a line end
         wait_for(
             lambda: (sandbox.tree.project / "key").read_bytes() == b"k" or None,
             "the command has the key",
@@ -279,7 +279,7 @@ def test_a_call_without_an_exact_rule_is_asked_again(
     core.ask(question(cwd="/w/*"))
     screen.shows(ASKED)
     screen.line("always")
-    # A line breaks where a name of the machine's makes it break, maybe at a blank.
+    # The length of a name on this machine decides where a line breaks, maybe at a blank.
     wait_for(lambda: "norulewaswritten" in "".join(screen.text().split()), "it says so")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     screen.line("once")
@@ -302,8 +302,8 @@ def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core,
 
 
 def padded(width: int) -> str:
-    """One argument that breaks into the lines of another question, if it is folded at the width and
-    has no bar.
+    """One argument that looks like another question if it is folded at the window width without a
+    bar.
     """
     lines = [
         "git status",
@@ -316,7 +316,7 @@ def padded(width: int) -> str:
 
 
 def own_lines(screen: Screen) -> list[str]:
-    """What stands left of the bar on each line of the question, and those without a bar."""
+    """The text left of the bar on each line of the question, and all lines without a bar."""
     shown = screen.text().partition("paddock: may this run?")[2].partition("once, session")[0]
     return [line.partition("│")[0].strip() for line in shown.splitlines()[1:] if line.strip()]
 
@@ -324,7 +324,7 @@ def own_lines(screen: Screen) -> list[str]:
 LIES = {
     "honest": "",
     "too wide": "stty cols 500; ",
-}  # what the command says of the size of the window
+}  # the window size that the command sets
 
 
 @pytest.mark.parametrize("size", LIES)

@@ -47,10 +47,10 @@ DOCUMENTS = (
     "docs/policy.md",
     "docs/how-it-works.md",
 )
-BIN = ".local/bin"  # where a person's own tools are
+BIN = ".local/bin"  # the directory of tools of a user
 FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.M | re.S)
 
-# What an agent does in the examples.
+# The acts of the agent in the examples.
 AGENT = """#!/bin/sh
 echo "$0 stands in"
 mkdir -p src docs 2>/dev/null
@@ -119,7 +119,7 @@ PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 def test_every_program_of_the_documents_uses_existing_names(
     block: Block, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not run: its policy and its command are the reader's."""
+    """Not run, because the reader has to supply its policy and its command."""
     takes = inspect.signature(paddock.run_sync)
 
     def run_sync(*arguments: object, **named: object) -> paddock.Result:
@@ -142,7 +142,7 @@ def test_every_complete_program_of_the_documents_runs(block: Block, sandbox: San
 
 @pytest.fixture
 def home(tester: Tester, tree: ProjectTree) -> Iterator[Path]:
-    """A person's: a project, documents, an agent's directory."""
+    """A user's home: a project, documents, and the directory of an agent."""
     need("root", tester.disposable, "the documents' places would be made in your own home")
     made = {
         "project/src/app.py": "print()\n",
@@ -165,7 +165,7 @@ def home(tester: Tester, tree: ProjectTree) -> Iterator[Path]:
         for top in (
             *tops,
             ".local/state/paddock/trusted",
-        ):  # a policy that was trusted must not be missing later
+        ):  # a trusted policy must not be missing later
             remove(tester.home / top)
 
 
@@ -195,7 +195,7 @@ def test_every_command_of_the_documents_runs(
     if "container.conf" in block.script:
         sample = (REPOSITORY / "examples" / "container.conf").read_text()
         (project / "container.conf").write_text(sample.replace("/srv/jail", str(jail)))
-    if "audit" in block.script:  # there is a journal to look at
+    if "audit" in block.script:  # makes a journal to read
         rules, meta = (
             home / "rules.toml",
             '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n',

@@ -1,4 +1,4 @@
-"""`run --dry-run` ends as the run would, says why in the same words, and does nothing."""
+"""`run --dry-run` ends like the run, with the same message, and changes nothing."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_dry_run_ends_as_the_run_does(sandbox: SandboxRunner, case: Case, code
     assert Snapshot.of(sandbox.tree.root) == before
     ran = run(sandbox, flags, command)
     assert (rehearsed.exit_code, ran.exit_code) == (code, code), (rehearsed, ran)
-    if case is not a_journal_that_others_can_write:  # the core names the one thing that is wrong
+    if case is not a_journal_that_others_can_write:  # here the core prints its own message
         assert rehearsed.stderr == ran.stderr.replace(" (os error 2)", "")
     assert (rehearsed.stdout != "") == (code != 125), (
         "a plan that can not be carried out is not shown"

@@ -1,5 +1,5 @@
-"""`paddock init` and `paddock policy show`: a configuration to start from, and what holds in the
-end.
+"""`paddock init` writes a first configuration. `paddock policy show` prints the values in
+effect.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_a_value_is_shown_with_where_it_comes_from(sandbox: SandboxRunner) -> No
 
 
 def test_flags_count_for_a_question(sandbox: SandboxRunner) -> None:
-    """A-064, A-065, A-067: no question is left, and denials still are."""
+    """A-064, A-065, A-067: no call asks any more, and denials stay."""
     free = ("--no-restrict-to-cwd", "--no-require-approval")
     for tool, argument, action in (
         ("read_file", "path=/usr/bin/env", "allow"),

@@ -1,4 +1,4 @@
-"""paddock jail at the prompt: what it asks for, refuses and shows; nothing is made."""
+"""The options, errors and output of paddock jail. No container is started."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_bad_input_is_refused_with_its_name(jail: Jail, words: tuple[str, ...], 
 
 
 def test_a_root_directory_behind_a_link_is_refused(jail: Jail) -> None:
-    """A command of an earlier container could have put the link there."""
+    """A command in an earlier container could have planted the link."""
     link = jail.rootdir.parent / "link"
     link.symlink_to(jail.rootdir)
     assert "without symlinks" in refused(jail, "--rootdir", link, "-U", "nobody", "--", "true")
@@ -100,7 +100,7 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
     ]  # fmt: skip
     assert all(text in line for text, line in zip(shown, numbered, strict=True)), outcome.stdout
     assert not (jail.rootdir / "srv" / "ran").exists()
-    # What the machine gives is tried out in a namespace that is gone at once; no container is made.
+    # The features of the machine are tried in a namespace that ends at once. No container is made.
     calls = log.read_text()
     assert "CLONE_NEWNET" not in calls
     assert "pivot_root" not in calls

@@ -17,7 +17,7 @@ from tests.support.tester import Outcome
 
 
 class Launcher:
-    """`paddock` with its Python half locked away: what starts, starts from memory."""
+    """`paddock` without its Python part: a command can start only from a cached plan."""
 
     def __init__(self, sandbox: SandboxRunner) -> None:
         self.sandbox = sandbox
@@ -59,7 +59,7 @@ class Launcher:
 
 @pytest.fixture(params=["sandbox", "full"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """In each tier."""
+    """The launcher in each tier."""
     fresh = Launcher(request.getfixturevalue(request.param))
     for memo in fresh.plans.iterdir() if fresh.plans.exists() else ():
         memo.unlink()
@@ -103,7 +103,7 @@ def test_a_changed_policy_file_is_compiled_again(launcher: Launcher) -> None:
     file.write_text('[meta]\ninherit = "strict"  \n')
     os.utime(
         file, ns=(times.st_atime_ns, times.st_mtime_ns)
-    )  # the inode's own time can not be turned back
+    )  # the change time of the inode cannot be set back
     assert not launcher.remembers("--policy", file)
 
 
@@ -120,7 +120,7 @@ def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(
 
 
 def test_a_policy_reached_through_a_link_is_never_remembered(launcher: Launcher) -> None:
-    """The links on the way could lead elsewhere the next time."""
+    """The links in the path could point to other files the next time."""
     one = launcher.sandbox.tree.put(
         launcher.sandbox.tree.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
     )
@@ -231,7 +231,7 @@ def test_a_changed_git_configuration_is_read_again(full: SandboxRunner) -> None:
 def test_a_remembered_plan_gives_the_same_environment(
     launcher: Launcher, given: dict[str, str]
 ) -> None:
-    """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
+    """In the C locale Python sets LC_CTYPE for itself. The command must not see it."""
     sandbox = launcher.sandbox
     without = [
         "/usr/bin/env",
@@ -262,7 +262,9 @@ def test_a_remembered_plan_gives_the_same_environment(
 
 
 def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(launcher: Launcher) -> None:
-    """What the next run writes must be known to later ones, and that is another place now."""
+    """Later runs have to know the writable paths of the next run, and the path is another one
+    now.
+    """
     sandbox = launcher.sandbox
     site = sandbox.tree.make(sandbox.tree.root / "site")
     current = site / "current"
@@ -301,7 +303,7 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(launcher: La
 
 
 def test_a_writable_place_that_was_replaced_is_recorded_again(launcher: Launcher) -> None:
-    """Under the same name there is another directory, which the list knows by its inode, too."""
+    """The same name is another directory now, and the list records directories by inode."""
     work = launcher.sandbox.tree.make(launcher.sandbox.tree.root / "work")
     assert launcher.run("--profile", "ai-agent", "--allow", work) == 0
     assert launcher.remembers("--profile", "ai-agent", "--allow", work)
@@ -334,7 +336,7 @@ def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(
 
 
 def test_a_new_paddock_on_the_search_path_is_noticed(launcher: Launcher) -> None:
-    """It has to be kept from the command as well."""
+    """The command must not change this file either."""
     directory = launcher.sandbox.tree.make(launcher.sandbox.tree.root / "bin")
     env = {"PATH": f"{directory}:/usr/bin:/bin"}
     assert launcher.run(env=env) == 0
@@ -349,8 +351,8 @@ def test_a_new_paddock_on_the_search_path_is_noticed(launcher: Launcher) -> None
 def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
-    """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too,
-    until he may.
+    """The caller chose no tier, and this user may not make namespaces. The next start uses the memo
+    until namespaces are possible.
     """
     launcher = Launcher(sandbox)
     for memo in launcher.plans.iterdir() if launcher.plans.exists() else ():
@@ -371,7 +373,7 @@ def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
         assert run([]).exit_code == 0
 
 
-# A user namespace in which there can be no other, with the same user in it.
+# A user namespace with the same user, in which no further user namespace can be made.
 NO_NAMESPACES = """
 import ctypes, os, sys
 uid, gid = os.getuid(), os.getgid()

@@ -1,5 +1,5 @@
-"""What people see of a fenced network before anything runs: flags, `why --host`, `explain`,
-`check`, `trust`.
+"""Output about a restricted network without a run: flags, `why --host`, `explain`, `check`,
+`trust`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""paddock sandbox, and linux mode on the real kernel: as an ordinary user, beside a control without
+"""`paddock sandbox`, and linux mode on the real kernel as an ordinary user, with a control without
 a sandbox.
 """
 
@@ -66,7 +66,7 @@ def test_status_shows_which_limits_are_enforced(sandbox: SandboxRunner) -> None:
 
 
 def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
-    """A-107, A-120: by a place that the same person can write without a sandbox."""
+    """A-107, A-120: the self test tries a path that the same user can write without a sandbox."""
     held = told(sandbox, "selftest")
     assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (
         0,
@@ -167,7 +167,7 @@ def test_linux_mode_holds_on_this_kernel(sandbox: SandboxRunner) -> None:
     assert result["child"] != 0
     assert result["secret"] != 0
     assert sorted(path.name for path in outside.iterdir()) == ["control", "there"]
-    # PWD, SHLVL and _ are the shell's; the others are named by the profile.
+    # The shell sets PWD, SHLVL and _. The profile names the others.
     assert {"PATH", "HOME", "LANG", "TERM"} <= set(result["env"])
     assert "API_TOKEN" not in result["env"]
     assert not {"USER", "LOGNAME", "SHELL"} & set(result["env"])
@@ -228,7 +228,9 @@ asyncio.run(main())
 
 
 def test_linux_mode_without_landlock_is_refused_or_asks(sandbox: SandboxRunner) -> None:
-    """A-052, A-054, A-115: by what is really held, not by the name of the mode."""
+    """A-052, A-054, A-115: the result depends on the enforced limits, not on the name of the
+    mode.
+    """
     tree = sandbox.tree
     script = tree.put(tree.root / "lenient.py", _LENIENT)
     python = sandbox.installation.root / "bin" / "python"
@@ -251,7 +253,7 @@ def test_linux_mode_without_landlock_is_refused_or_asks(sandbox: SandboxRunner) 
     ]
 
 
-# On Windows, as far as it can be had here.
+# Windows, as far as Linux can simulate it.
 
 
 @pytest.fixture
@@ -267,7 +269,7 @@ def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWsl:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of a distribution that a server on loopback has."""
+    """The configuration of a distribution that a server on loopback offers."""
     authority = TestAuthority()
     (tmp_path / "authority.pem").write_bytes(authority.pem)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
@@ -380,7 +382,7 @@ def test_a_package_has_to_be_a_plain_name(windows: FakeWsl, config: Path) -> Non
 def test_a_configuration_that_a_command_could_have_written_starts_nothing(
     sandbox: SandboxRunner,
 ) -> None:
-    """It names programs that run outside of the sandbox."""
+    """A configuration names programs that run outside of the sandbox."""
     tree = sandbox.tree
     ran = tree.root / "ran"
     engine = tree.put(tree.project / "engine", f"#!/bin/sh\ntouch {ran}\n")

@@ -1,4 +1,4 @@
-"""`paddock why --exec`: the gate's own answer for one program, with the line that gave it."""
+"""`paddock why --exec`: the decision of the gate for one program, with the line of its rule."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_script_brings_its_interpreter_along(sandbox: SandboxRunner, policy: P
     sandbox.tree.make(sandbox.tree.project / "bin")
     sandbox.tree.put(sandbox.tree.project / "bin" / "run", "#!/bin/sh\n", mode=0o755)
     answered = answer(sandbox, policy, "./bin/run push")
-    # The script's place is allowed, but a rule before that denies a shell with that argument.
+    # A rule allows the path of the script, but an earlier rule denies a shell with that argument.
     assert (answered["allowed"], answered["rule"]["id"]) == (False, "no-push")
     assert answered["interpreters"] != []
     assert answer(sandbox, policy, "./bin/run")["rule"]["id"] == "tool"
@@ -213,7 +213,7 @@ exe_basename = "cat"
 
 @pytest.fixture(params=["landlock", "full"])
 def around(sandbox: SandboxRunner, request: pytest.FixtureRequest) -> tuple[SandboxRunner, str]:
-    """Files that a gate lets through or not before any rule is asked."""
+    """Files that the gate decides before it tries any rule."""
     tree, project = sandbox.tree, sandbox.tree.project
     bin_dir = tree.make(project / "bin")
     for name, text in {
@@ -308,5 +308,5 @@ def test_a_program_denied_before_the_rules_shows_the_reason(
             None,
         ), answered
         assert said in answered["reason"], answered
-    # What is no program is read by a shell.
+    # A shell runs a file that is not a program.
     assert answer(sandbox, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")

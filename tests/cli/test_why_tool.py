@@ -1,4 +1,4 @@
-"""`paddock why --tool`: what [tools] says of a call, without making it."""
+"""`paddock why --tool`: the decision of [tools] about a call, without the call."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_why_refuses_invalid_arguments_of_a_tool(sandbox: SandboxRunner, policy:
 def test_run_accepts_the_tools_section_and_explain_describes_it(
     sandbox: SandboxRunner, policy: Path
 ) -> None:
-    """Nothing in a run goes through tools; the same file governs a run and those who call them."""
+    """A run uses no tools. The same file configures a run and the programs that call tools."""
     sandbox.tree.put(policy, 'inherit = "ai-agent"\n'.join(("[meta]\nversion = 1\n", POLICY)))
     words: list[Word] = [sandbox.installation.paddock, "run", "--policy", policy, "--", "true"]
     ran = sandbox.tester.run(words, cwd=sandbox.tree.project)

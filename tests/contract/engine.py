@@ -1,5 +1,5 @@
-"""An engine of the tests' own: podman with a store of its own, and an image made of one static
-program. As root.
+"""A container engine for the tests: podman as root, with its own store and an image of one static
+program.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.support.features import need, need_program, need_root
 
 IMAGE = "localhost/tiny"
-# The engine's own default takes CAP_SYS_RESOURCE to set.
+# The engine's default limits need CAP_SYS_RESOURCE.
 OPTIONS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
 _WORDS = (
     "sh cat echo sleep tr grep head tail printf test stty kill ls touch pwd env id true "
@@ -26,7 +26,7 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    words: tuple[str, ...]  # its client, with its options
+    words: tuple[str, ...]  # the client and its options
 
     def ask(self, *words: str) -> str:
         return subprocess.run(
@@ -49,7 +49,7 @@ def installed(directory: Path) -> Iterator[Engine]:
 
 
 def _make_image(engine: Engine, busybox: str, directory: Path) -> None:
-    """Nothing is pulled."""
+    """Imports the image. Nothing is pulled."""
     root = directory / "root"
     for name in ("bin", "usr", "tmp", "proc", "dev", "etc", "work"):
         (root / name).mkdir(parents=True)

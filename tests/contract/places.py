@@ -1,4 +1,4 @@
-"""Places for the contract, each made by the user who runs it."""
+"""The executors of the contract suite. The user who runs the suite makes each of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def host() -> AsyncIterator[ExecutorUnderTest]:
 
 @asynccontextmanager
 async def logged() -> AsyncIterator[ExecutorUnderTest]:
-    """Of the guide: guide.py is its text."""
+    """The executor of the guide. guide.py holds its text."""
     log: list[object] = []
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = importlib.import_module("guide").Logged(HostExecutor(cwd=directory), log)
@@ -45,7 +45,7 @@ async def logged() -> AsyncIterator[ExecutorUnderTest]:
 
 
 class _Liar(HostExecutor):
-    """Whose commands all succeed."""
+    """An executor that reports success for every command."""
 
     async def spawn(self, *arguments: Any, **options: Any) -> ExecServerProcess:
         process = await super().spawn(*arguments, **options)
@@ -91,7 +91,9 @@ def landlock() -> object:
 
 @asynccontextmanager
 async def podman() -> AsyncIterator[ExecutorUnderTest]:
-    """PADDOCK_TEST_ENGINE: the engine and its options; PADDOCK_TEST_IMAGE: what a test made."""
+    """PADDOCK_TEST_ENGINE is the engine with its options, PADDOCK_TEST_IMAGE the image that a test
+    made.
+    """
     engine, *options = os.environ["PADDOCK_TEST_ENGINE"].split()
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
         executor = ContainerExecutor(
@@ -99,7 +101,7 @@ async def podman() -> AsyncIterator[ExecutorUnderTest]:
             workspace=directory,
             engine=engine,
             engine_options=options,
-            # The engine's own default takes CAP_SYS_RESOURCE to set.
+            # The engine's default limits need CAP_SYS_RESOURCE.
             options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
         )
         try:
@@ -116,7 +118,7 @@ async def podman() -> AsyncIterator[ExecutorUnderTest]:
 
 @asynccontextmanager
 async def ssh() -> AsyncIterator[ExecutorUnderTest]:
-    """PADDOCK_TEST_SSH: destination and options for a server that a test runs."""
+    """PADDOCK_TEST_SSH is the destination, with options, of a server that a test runs."""
     destination, *options = os.environ["PADDOCK_TEST_SSH"].split()
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = SshExecutor(destination, exec_cwd=directory, options=options)
@@ -134,8 +136,8 @@ async def ssh() -> AsyncIterator[ExecutorUnderTest]:
 
 @asynccontextmanager
 async def wsl() -> AsyncIterator[ExecutorUnderTest]:
-    """PADDOCK_TEST_WSL: the wsl.exe of tests/support. Drives are mounted in a directory that the
-    host has as well.
+    """PADDOCK_TEST_WSL is the wsl.exe of tests/support. Drives are mounted in a directory that
+    exists on the host too.
     """
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         program = Path(directory, "wsl.exe")

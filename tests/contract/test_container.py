@@ -1,4 +1,6 @@
-"""The container executor by itself: what the engine is told, what is inside, and what is left."""
+"""The container executor: the arguments of the engine, the inside of the container, and
+leftovers.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,7 @@ def test_a_variable_of_a_call_wins_and_is_not_on_the_command_line(
 def test_the_engine_obeys_no_variable_that_is_for_the_command(
     engine: Engine, tmp_path: Path
 ) -> None:
-    """A client that reads its configuration in the workspace runs programs of the command on the
+    """A client that reads a configuration in the workspace would run programs of the command on the
     host.
     """
     client, seen, work = tmp_path / "engine", tmp_path / "seen", tmp_path / "work"
@@ -267,7 +269,7 @@ def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: 
 
 
 def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
-    """H-040 H-051: a docker that says what it is told, and does nothing."""
+    """H-040 H-051: a docker that records its arguments and does nothing."""
     docker = tmp_path / "docker"
     docker.write_text(
         f"#!{sys.executable}\n"
@@ -333,7 +335,9 @@ def test_a_killed_owner_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_dead_owner_are_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
-    """H-053: whose helpers were killed as well. Those of living owners, and of nobody, stay."""
+    """H-053: the helpers of the owner were killed as well. Containers of living owners and without
+    an owner stay.
+    """
     program = "from paddock.executors.orphan_containers import owner; print(owner())"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
@@ -393,7 +397,7 @@ ATTACK = (
 
 
 def test_protected_and_denied_names_hold_in_a_container(engine: Engine, tmp_path: Path) -> None:
-    """The verdict is the host's: no hook, the same configuration, no secret said."""
+    """The host checks: no hook, the same configuration, no secret in the output."""
     work = tmp_path / "work"
     (work / "sub").mkdir(parents=True)
     _git(work, "init", "--quiet")

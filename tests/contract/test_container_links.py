@@ -1,5 +1,5 @@
-"""An engine follows symlinks and lets directories move. Names are held in a container all the same,
-or the executor says that they are not.
+"""An engine follows symlinks and lets directories move. A container still protects names, or the
+executor reports that it does not.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def session(engine: Engine, work: Path, line: str) -> tuple[Result, bool, tuple[
 def test_a_protected_name_that_is_a_link_opens_nothing(
     engine: Engine, work: Path, name: str
 ) -> None:
-    """Its cover mounted the directory that the link leads to."""
+    """A cover of the link would mount the target directory."""
     (work / "sub").mkdir()
     (work / name).symlink_to("../" * (1 + name.count("/")) + "outside")
     assert (work / name / "key").read_text() == SECRET, "the control: the link leads there"

@@ -1,4 +1,4 @@
-"""Every executor passes the same checks, as a person without rights runs them; an engine as
+"""Every executor passes the same checks as an unprivileged user. A container engine passes them as
 root.
 """
 
@@ -78,7 +78,7 @@ def test_contract_holds_over_ssh(sandbox: SandboxRunner) -> None:
 
 @contextmanager
 def _server(sandbox: SandboxRunner, sshd: str) -> Iterator[str]:
-    """Of the machine's, which gives terminals to others, on a free port of loopback."""
+    """A server with the sshd of the machine, on a free port of loopback."""
     tester, tree = sandbox.tester, sandbox.tree
     place = tree.put(tree.root / "ssh" / "known", "").parent
     for key in ("host", "user"):
@@ -115,7 +115,7 @@ def _until_it_listens(port: int) -> None:
 
 
 def test_contract_holds_in_wsl(sandbox: SandboxRunner) -> None:
-    """By a wsl.exe that runs commands on Linux, as the real one would in its distribution."""
+    """Uses a wsl.exe that runs commands on Linux, as the real one does in its distribution."""
     need_program("python3")
     _assert_all_hold(_perform(sandbox, "wsl", PADDOCK_TEST_WSL=PROGRAM.read_text()))
 
