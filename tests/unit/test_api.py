@@ -1,4 +1,4 @@
-"""What the package offers, by name."""
+"""The public names of the package."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def anchors(document: Path) -> set[str]:
-    """As GitHub makes them from headings, and those that are written as HTML."""
+    """The anchors that GitHub makes from headings, and those that are written as HTML."""
     text = CODE_BLOCK.sub("", document.read_text("utf-8"))
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}

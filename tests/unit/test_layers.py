@@ -120,8 +120,8 @@ def python_modules(root: Path) -> dict[str, Path]:
 
 
 def python_imports(module: str, text: str, modules: dict[str, Path]) -> Iterator[PythonImport]:
-    """Imports of ``modules``, wherever they stand in the text. A name that is taken from a package
-    is a module of it, if there is one, else it comes from the package's own file.
+    """All imports of ``modules``. A name imported from a package is its module of that name, if
+    there is one. Else it comes from the package's own file.
     """
     is_package = any(other.startswith(f"{module}.") for other in modules)
     for node in sorted(ast.walk(ast.parse(text)), key=lambda node: getattr(node, "lineno", 0)):
@@ -149,7 +149,7 @@ def python_imports(module: str, text: str, modules: dict[str, Path]) -> Iterator
 
 
 def python_circle(graph: dict[str, set[str]]) -> list[str]:
-    """The first one that is found; empty: there is none."""
+    """The first circle that is found, or an empty list."""
     done: set[str] = set()
 
     def search(way: list[str]) -> list[str]:
@@ -219,8 +219,8 @@ _CORE_INLINE = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?mod \w+ \{$", re.MULTILI
 
 
 def core_imports(text: str, depth: int) -> Iterator[str]:
-    """What a file names from the root of the crate on: ``a::b::c``. ``depth``: of the module, 1 for
-    a room itself.
+    """The paths in a file from the root of the crate: ``a::b::c``. ``depth`` is that of the module,
+    1 for a room.
     """
     code = _CORE_COMMENT.sub("", text)
     for found in _CORE_PATH.finditer(code):
@@ -238,7 +238,7 @@ def core_imports(text: str, depth: int) -> Iterator[str]:
 
 
 def _inline_depth(code: str, position: int) -> int:
-    """How many modules of this very file surround a position. Formatted code ends each at its own
+    """The number of inline modules around a position. Formatted code ends each at its own
     indentation.
     """
     depth = 0
@@ -249,7 +249,7 @@ def _inline_depth(code: str, position: int) -> int:
 
 
 def _group(code: str, start: int) -> Iterator[str]:
-    """The members of ``{a::b, c::{d, e}}`` at the top, whose brace was read already."""
+    """The members of ``{a::b, c::{d, e}}`` at the top level, after the opening brace."""
     level, member = 1, ""
     for letter in code[start:]:
         level += (letter == "{") - (letter == "}")

@@ -1,7 +1,7 @@
-"""``tests/unit`` mirrors ``src/paddock``, file for file. The exceptions stand here.
+"""``tests/unit`` mirrors ``src/paddock``, file for file. This file lists the exceptions.
 
-A source file without a file of its own in ``tests/unit`` stands below the test file that runs it.
-A unit test file without a source file stands in ``WITHOUT_SOURCE``, with its reason.
+A source file without its own file in ``tests/unit`` is listed under the test file that runs it. A
+unit test file without a source file is listed in ``WITHOUT_SOURCE`` with its reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SECURITY.md: a promise without an exception names the test that holds it."""
+"""SECURITY.md: a promise without an exception names its test."""
 
 from __future__ import annotations
 

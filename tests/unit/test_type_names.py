@@ -1,4 +1,4 @@
-"""A name of a type means one thing in all of the package."""
+"""Each type name is defined once in the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions for tests, and both ends of the socket they go through."""
+"""Questions for tests, and both ends of the socket that carries them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def host_question(**changed: Any) -> HostQuestion:
 
 
 def asked(one: Question) -> dict[str, Any]:
-    """As the core says it."""
+    """The message that the core sends."""
     fields = {name: getattr(one, name) for name in one.__slots__ if name not in ("id", "parent")}
     parent = one.parent and {"exe": one.parent.exe, "argv": one.parent.argv}
     return {"ask": one.id, "parent": parent, **fields}
 
 
 class Core:
-    """The other end."""
+    """The end of the core."""
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line

@@ -1,4 +1,4 @@
-"""Tool calls are asked about in this process, and every way to get no answer is a no."""
+"""Questions about tool calls in this process. Every missing answer is a denial."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_question_that_times_out_is_denied_and_withdrawn() -> None:
 
 
 class Watching:
-    """Answers nothing; tells what is open."""
+    """An approver that answers nothing and shows the open questions."""
 
     def __init__(self) -> None:
         self.came = threading.Event()
@@ -235,7 +235,7 @@ def test_an_answer_for_good_covers_the_same_call_only(dirs: UserDirs) -> None:
 
 
 class Forwarding:
-    """To the other end of a pair."""
+    """An approver that forwards to the other end of a socket pair."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line

@@ -1,4 +1,4 @@
-"""A function answers, in its own time, and no question waits for another one's answer."""
+"""A function answers questions. A slow answer delays no other question."""
 
 from __future__ import annotations
 

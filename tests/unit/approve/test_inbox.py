@@ -1,4 +1,4 @@
-"""What is open, and what an answer reaches."""
+"""The open questions of an inbox, and the questions that one answer settles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both languages read the same examples."""
+"""The messages between core and approver. Both languages read the same examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads is what would run, whatever it is made of."""
+"""A question shows exactly the command that would run, whatever characters it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of several runs in one list, answered from anywhere."""
+"""Questions of several runs in one queue, answered from any client."""
 
 from __future__ import annotations
 
@@ -114,6 +114,6 @@ def test_queue_reports_changes_as_they_happen() -> None:
             assert changes.all_at_once() == []
 
     asyncio.run(watched())
-    with served(queue) as core:  # nobody watches any more, and that loop is gone
+    with served(queue) as core:  # no client watches any more, and that loop has ended
         core.ask(question())
         pending(queue, 1)

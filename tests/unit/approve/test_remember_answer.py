@@ -1,4 +1,4 @@
-"""An answer for good: one exact rule in the person's own file, or none."""
+"""An answer for good writes one exact rule to the user's file, or none."""
 
 from __future__ import annotations
 

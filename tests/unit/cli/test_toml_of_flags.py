@@ -1,7 +1,7 @@
-"""Whatever flags were given, `explain --toml` writes a file that compiles to the same plan.
+"""`explain --toml` writes a file that compiles to the same plan as the flags.
 
-What a file can not say is named in its first line; with those flags beside the file the plan is the
-same again.
+The first line names the flags that have no policy key. The file with those flags gives the same
+plan again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from paddock.policy.render import FLAGS_NOTE, to_toml
 from tests.unit.plan.plan_inputs import FULL, HOST
 from tests.unit.policy.user_dirs import UserDirs
 
-# One line for each flag, by the name argparse keeps it under; a flag without a line fails the first
-# test.
+# One line for each flag, by its argparse name. A flag without a line fails the first test.
 CASES: dict[str, list[str]] = {
     "profile": ["--profile strict", "--profile read-only --profile dev"],
     "policy": ["--policy {policy}"],
@@ -105,7 +104,9 @@ def plan_of(dirs: UserDirs, arguments: list[str], machine: Host = HOST) -> tuple
 
 
 def essence(plan: Plan) -> dict[str, Any]:
-    """All that the core will do: not where a line came from, nor what a person is told about it."""
+    """The part of a plan that the core enforces: without the sources of lines and without
+    notices.
+    """
     values = plan.as_json()
     for key in ("profiles", "notices"):
         del values[key]
@@ -117,7 +118,7 @@ def essence(plan: Plan) -> dict[str, Any]:
 
 
 def network(plan: Plan) -> object:
-    """A table that is written sorts its hosts; what they mean has no order."""
+    """A written table sorts its hosts. Their order has no meaning."""
     if plan.network is None:
         return None
     hosts = [

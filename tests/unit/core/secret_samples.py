@@ -1,5 +1,5 @@
-"""Texts with a secret in them, and texts without. No secret is anybody's: the provider's form,
-filled at random.
+"""Texts with a secret, and texts without. The secrets have the form of a provider and random
+content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ B64 = _random(6, 60, string.ascii_letters + string.digits + "+/") + "=="
 UP16 = _random(7, 16, string.ascii_uppercase + string.digits)
 JWT = f"eyJhbGciOiJIUzI1NiJ9.eyJ{_random(8, 30)}.{_random(9, 43)}"
 
-# (text, what must be gone)
+# (text, the secret in it)
 SECRETS: tuple[tuple[str, str], ...] = (
     ("api_key=abc123", "abc123"),
     ("API_KEY: abc123", "abc123"),

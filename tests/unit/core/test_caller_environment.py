@@ -22,6 +22,6 @@ SHOW = (
     ],
 )
 def test_the_locale_that_python_sets_itself_is_taken_back(given: dict[str, str], seen: str) -> None:
-    """Python sets LC_CTYPE in the C locale (PEP 538); the command gets what the caller gave."""
+    """Python sets LC_CTYPE in the C locale (PEP 538). The command gets the value of the caller."""
     run = subprocess.run([sys.executable, "-c", SHOW], env=given, capture_output=True, text=True)
     assert run.stdout == f"{seen}\n", run.stderr

@@ -1,4 +1,4 @@
-"""The line between the two languages."""
+"""The start of the core from Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paddock.errors import HostError
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Another system than Linux."""
+    """A system other than Linux."""
     core.program.cache_clear()
     monkeypatch.setattr(sys, "platform", "darwin")
     yield
@@ -22,7 +22,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_another_system_is_refused_before_anything_is_started() -> None:
-    """F-010, F-175: the native half says the same (core/tests/unsupported.rs)."""
+    """F-010, F-175: the native program prints the same (core/tests/unsupported.rs)."""
     with pytest.raises(HostError, match="darwin is not supported") as refusal:
         core.ask("host")
     assert refusal.value.exit_code == 125

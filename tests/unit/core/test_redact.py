@@ -1,4 +1,4 @@
-"""Redaction: what goes, what stays, and how often each is right."""
+"""Redaction: which text is removed, which text stays, and the rate of each."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_bytes_that_are_not_text_stay_unchanged() -> None:
 
 
 def test_a_long_line_takes_linear_time() -> None:
-    """Linear: a megabyte of what each expression begins with."""
+    """A megabyte of the beginning of each expression takes linear time."""
     for piece in (
         "token" * 10,
         "Bearer ",

@@ -1,4 +1,4 @@
-"""Distributions of WSL, against the wsl.exe of tests/support and a TLS server on loopback."""
+"""Distributions of WSL, with the wsl.exe of tests/support and a TLS server on loopback."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_windows_drives_can_be_unmounted_in_the_distribution(
     etc.mkdir()
     monkeypatch.setattr(distro, "_ETC", str(etc))
     monkeypatch.setattr(distro, "AUTOMOUNT", str(mounts))
-    whoami = pwd.getpwuid(os.getuid()).pw_name  # who is there is not made
+    whoami = pwd.getpwuid(os.getuid()).pw_name  # setup does not create an existing user
     config = replace(_config(url, tmp_path), automount=False, user=whoami)
     assert set_up(config, context=authority.trust())
     wanted = f"[user]\ndefault = {whoami}\n[automount]\nenabled = false\nmountFsTab = true\n"

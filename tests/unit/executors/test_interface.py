@@ -1,4 +1,4 @@
-"""What stands on the seam needs nothing but its shape: a child that is only memory does."""
+"""The executor interface works with any process that has its methods, for example one in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paddock.executors.run import Outcome, run
 
 
 class Child:
-    """Says its words and ends, or stays until it is told."""
+    """Prints its output and ends, or stays until it is killed."""
 
     pid = None
     stdin: Input | None = None

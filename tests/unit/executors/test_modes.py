@@ -1,6 +1,4 @@
-"""Which place a mode is, and that no other is taken for it. What linux mode holds is in
-tests/cli/test_sandbox.py.
-"""
+"""The executor of each mode. tests/cli/test_sandbox.py tests the limits of linux mode."""
 
 from __future__ import annotations
 
@@ -91,7 +89,7 @@ def test_auto_without_enforcement_is_refused_or_warns() -> None:
 
 
 def test_every_executor_matches_its_row_of_the_mode_table() -> None:
-    """A-103, A-050 to A-053: whether one has to be asked is read from the executor."""
+    """A-103, A-050 to A-053: the executor tells whether a call has to be asked about."""
     places: dict[Mode, type[Any]] = {
         Mode.LOCAL: HostExecutor,
         Mode.WSL: WslExecutor,

@@ -1,4 +1,4 @@
-"""How the end of a command elsewhere is told, and that a command can not tell it itself."""
+"""The exit marker of a remote command, which the command cannot forge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from paddock import Outcome, SshExecutor
 from paddock.executors.remote_client import ClientProcess, new_exit_marker
 from paddock.executors.run import Result, run
 
-# Stands for ssh and for the other machine: the master waits, a check succeeds, and a line runs
-# here.
+# Replaces ssh and the other machine: the master waits, a check succeeds, and a line runs here.
 SSH = """#!/bin/sh
 for word; do
     case $word in
@@ -55,7 +54,7 @@ def test_a_command_cannot_forge_its_exit_marker(ssh: SshExecutor, line: str) -> 
 
 
 class _Client:
-    """Nothing but its stderr."""
+    """A client with only a stderr."""
 
     returncode = None
     stdin = stdout = pid = None

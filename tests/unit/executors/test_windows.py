@@ -1,6 +1,6 @@
-"""Commands on Windows: every call in its order and every structure by its bytes, against libraries
-that write down how they are called; the same structures by the headers of Windows, and the same
-calls under Wine, where there are any.
+"""Commands on Windows: the order of the calls and the bytes of each structure, with fake libraries
+that record calls. If available, the headers of Windows check the structures, and Wine runs the
+calls.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STARTED = [
 
 
 class Machine:
-    """A fake Windows, and what icacls was told."""
+    """A fake Windows, and the arguments of icacls."""
 
     def __init__(self, workspace: Path, **how: Any) -> None:
         self.workspace = workspace
@@ -82,7 +82,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_windows_calls_happen_in_this_order(machine: Machine) -> None:
-    """A-121 to A-124: in its job before it runs, and at low integrity from the beginning."""
+    """A-121 to A-124: the process is in its job and at low integrity before it runs."""
     assert machine.run("exit 3").exit_code == 3
     calls = [name for name in machine.fake.calls if name != "CloseHandle"]
     wanted = [name for name in PREPARED if name != "CloseHandle"] + STARTED
@@ -157,7 +157,7 @@ def test_without_low_integrity_the_job_stays(machine: Machine) -> None:
 def test_a_missing_windows_mechanism_is_refused_or_warned_about(
     tmp_path: Path, how: dict[str, Any]
 ) -> None:
-    """A-126, A-054: also if it is only said to be done."""
+    """A-126, A-054: also if the call only reports success."""
     code = how.pop("stamp", 0)
 
     def machine() -> Machine:
@@ -195,7 +195,7 @@ def test_a_line_is_for_cmd_and_a_batch_file_for_cmd_alone(
     monkeypatch.setenv("SYSTEMROOT", r"C:\Windows")
     assert (
         machine.run('echo "a b" & exit 1', shell=None).outcome is Outcome.FAILED
-    )  # there is none here
+    )  # Linux has none
     assert machine.fake.lines == [r'"C:\Windows\System32\cmd.exe" /d /s /c "echo "a b" & exit 1"']
     for name in ("x.bat", r"C:\ws\X.CMD", "x.bat. ."):
         refused = machine.run([name, "&calc"])
@@ -232,7 +232,7 @@ async def _place(machine: Machine) -> AsyncIterator[ExecutorUnderTest]:
 def test_windows_executor_keeps_the_contract(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of it but for signals, which Windows does not have."""
+    """The whole contract without signals, which Windows does not have."""
     names = [name for name in CHECKS if name != "death by a signal is not success"]
     assert len(names) == len(CHECKS) - 1
     held = asyncio.run(perform(lambda: _place(machine), names))
@@ -254,7 +254,7 @@ print("imported")
 
 
 def test_windows_executor_imports_no_unix_module() -> None:
-    """WSL's executor as well, which runs there too."""
+    """The same holds for the WSL executor, which runs on Windows too."""
     shown = subprocess.run([sys.executable, "-c", _AS_ON_WINDOWS], capture_output=True, text=True)
     assert (shown.stdout, shown.stderr) == ("imported\n", "")
 
@@ -316,7 +316,7 @@ def _prefix(directory: Path) -> Iterator[dict[str, str]]:
 
 
 def test_the_structures_are_those_of_windows_headers(answers: list[list[str]]) -> None:
-    """A-121, A-124: by the bytes."""
+    """A-121, A-124: compares the bytes."""
     theirs = {words[1]: words[2] for words in answers if words[0] == "bytes"}
     startup = StartupInfo(
         cb=112, dwFlags=0x100, hStdInput=1, hStdOutput=2, hStdError=3, lpAttributeList=4
@@ -335,7 +335,9 @@ def test_the_structures_are_those_of_windows_headers(answers: list[list[str]]) -
 
 
 def test_the_calls_succeed_under_wine(answers: list[list[str]]) -> None:
-    """A-121 to A-124. Wine holds the end of a job, and no limit; integrity it takes and forgets."""
+    """A-121 to A-124. Wine enforces the end of a job but no limit. It accepts the integrity level
+    and ignores it.
+    """
     assert [words for words in answers if words[0] == "no"] == []
     held = [" ".join(words[1:-1]) for words in answers if words[0] == "ok"]
     assert held[-2:] == ["still running", "ended with its job"]

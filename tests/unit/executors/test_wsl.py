@@ -1,4 +1,4 @@
-"""Commands by wsl.exe: what crosses over to it, and what does not begin at all. The contract is in
+"""Commands through wsl.exe: its arguments, and commands that are refused. The contract is in
 tests/contract.
 """
 
@@ -53,7 +53,9 @@ def test_command_line_starts_wsl_with_distribution_and_shell(fake: FakeWsl) -> N
 
 
 def test_command_text_is_not_on_the_command_line_and_is_parsed_once(fake: FakeWsl) -> None:
-    """What follows ``--`` is read by the distribution's shell before ours (microsoft/WSL#41598)."""
+    """The shell of the distribution parses the text after ``--`` before ours
+    (microsoft/WSL#41598).
+    """
     secret = "s3cret"
     result = perform(
         fake, 'x=1; echo "[$x]" `echo 2` "\\"$SECRET\\"" \\$y \'!\'', env={"SECRET": secret}

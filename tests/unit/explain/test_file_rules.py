@@ -1,5 +1,5 @@
-"""The reasoning behind `paddock why`, on real files; the kernel is asked the same in
-tests/system/files.
+"""The file rules behind `paddock why`, on real files. tests/system/files compares them with the
+kernel.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_workspace_files_can_be_written(ws: Path, name: str) -> None:
 
 def test_a_denied_name_is_closed_for_every_act(ws: Path) -> None:
     plan = plan_for(ws, FULL)
-    for operation in set(Operation) - {Operation.MAKE}:  # what is there can not be made
+    for operation in set(Operation) - {Operation.MAKE}:  # an existing file cannot be created
         refused = asked(plan, ws / "app" / ".env", operation)
         assert (refused.allowed, refused.closed) == (False, True)
         assert f"{ws}/**/.env is denied" in refused.reason

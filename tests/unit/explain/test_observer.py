@@ -1,4 +1,6 @@
-"""What the core observed is judged, and what would fail without the sandbox too is left out."""
+"""The observer judges the calls that the core saw. It leaves out calls that fail without the
+sandbox too.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A closed place takes the listing of the directories above it away, and that is said in one
-line.
-"""
+"""A denied path removes the listing of the directories above it. One line reports that."""
 
 from __future__ import annotations
 

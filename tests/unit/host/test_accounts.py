@@ -1,4 +1,4 @@
-"""Who is who on this machine."""
+"""Users and subordinate ids of this machine."""
 
 from __future__ import annotations
 

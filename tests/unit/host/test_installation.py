@@ -1,4 +1,4 @@
-"""The list of what Paddock is started from: complete, and without what nobody can change."""
+"""The list of files that start Paddock: complete, without files that the user cannot change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which hosts packages come from: read from the clients' own files, and only what no command could
-have planted.
+"""The hosts of package registries, read from the clients' own files. Files that a command could
+have written do not count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.unit.policy.user_dirs import UserDirs
 
 @pytest.fixture(autouse=True)
 def bare_machine(dirs: UserDirs) -> None:
-    """Nobody's variables, and no program at all."""
+    """A user without variables and without programs."""
     dirs.environ.clear()
     dirs.environ["PATH"] = str(dirs.root / "bin")
 
@@ -37,7 +37,7 @@ def found(dirs: UserDirs, group: str, *, reach: tuple[str, ...] = ()) -> Registr
 
 
 def hosts(dirs: UserDirs, group: str) -> list[str]:
-    """Each with the file it comes from, without the way there."""
+    """Each host with the name of its file."""
     return [
         f"{one.value} {str(one.source).removeprefix(f'{dirs.root}/')}"
         for one in found(dirs, group).hosts
@@ -45,7 +45,7 @@ def hosts(dirs: UserDirs, group: str) -> list[str]:
 
 
 def program(dirs: UserDirs, name: str, real: str) -> None:
-    """A command on the PATH that leads to where it is installed."""
+    """A link on the PATH to the installed program."""
     installed = dirs.write(dirs.root / real, "")
     installed.chmod(0o755)
     link = dirs.root / "bin" / name
@@ -205,7 +205,7 @@ def test_a_writable_policy_counts_only_once_a_person_agreed(
 
 
 def agree(dirs: UserDirs, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`paddock trust FILE`, as this person."""
+    """`paddock trust FILE` of this user."""
     monkeypatch.setattr(Origin, "of_process", classmethod(lambda cls: dirs.origin))
     assert trust_command.execute([str(path)]) == 0
     dirs.trusted = TrustedList.read(dirs.origin.state_dir, dirs.origin.uid)

@@ -1,4 +1,4 @@
-"""What lies where the grants lead: worktrees, what git obeys, links, the search path."""
+"""The surroundings of the grants: worktrees, files that git obeys, links, the search path."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_files_that_git_obeys_in_a_writable_place_are_found(dirs: UserDirs) -> N
 
 
 def test_the_persons_own_configuration_counts_where_it_leads(dirs: UserDirs) -> None:
-    """By a link into the workspace, and by each further link on the way."""
+    """A link into the workspace counts, and each further link in its path."""
     (dirs.work / "git").mkdir()
     (dirs.work / "git" / "config").write_text("[core]\nhooksPath = /srv/hooks\n")
     (dirs.work / "link").symlink_to("git/config")

@@ -1,4 +1,4 @@
-"""The line to the relay, when the relay is slow."""
+"""The socket to the relay, when the relay is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from paddock.http.channel import Channel, NotDialled
 
-MANY = 3000  # more than a line holds
+MANY = 3000  # more than the socket holds
 
 
 def test_a_dial_waits_while_the_channel_is_full() -> None:
@@ -25,7 +25,7 @@ def test_a_dial_waits_while_the_channel_is_full() -> None:
             ]
             await asyncio.sleep(0)
             with pytest.raises(BlockingIOError):
-                ours.send(b"x")  # the control: nothing more goes in
+                ours.send(b"x")  # the control: the socket is full
             asked = [
                 json.loads(await asyncio.get_running_loop().sock_recv(relays, 65536))
                 for _ in range(MANY)

@@ -1,4 +1,4 @@
-"""Secrets are read from where they lie, and put where they belong."""
+"""Secrets are read from their source and put into requests."""
 
 from __future__ import annotations
 

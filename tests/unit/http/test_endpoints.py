@@ -1,4 +1,4 @@
-"""Paths in their one form, and which rule is about them."""
+"""Normal forms of paths, and the rules that match them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_normal_path_is_stable_and_has_no_parent_steps(pieces: list[str]) -> N
     except AmbiguousPath:
         return
     assert normalise(once.path).path == once.path
-    for reading in (once.path, unquote(once.path)):  # however often somebody decodes it
+    for reading in (once.path, unquote(once.path)):  # decoded once or twice
         assert not {"..", "."} & set(reading.split("/"))
         assert "//" not in reading
         assert "\\" not in reading

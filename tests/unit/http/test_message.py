@@ -1,4 +1,4 @@
-"""HTTP/1.1 has one spelling here. What is refused is each time beside what is not."""
+"""HTTP/1.1 messages with exactly one meaning. Each refused message has an accepted counterpart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a connection leads, and what a request looks like on the other side."""
+"""The route of a connection, and the request that the upstream gets."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The secret is found in whatever comes back, and the search tells nothing about it to a client
-that guesses.
-"""
+"""The secret is found in every answer. The search reveals nothing to a client that guesses."""
 
 from __future__ import annotations
 
@@ -106,8 +104,8 @@ def test_the_secret_is_found_in_each_spelling_wherever_the_stream_is_cut(
         assert len(out) == len(text)
         assert out.startswith(b"before\n")
         assert out.endswith(b"\nafter")
-        # The first letters pass where a piece ends there. Base64 has other letters
-        # around the secret, and shares some with it.
+        # The first letters pass if a piece ends there. Base64 has other letters around the secret,
+        # and shares some with it.
         assert out.count(b"*") >= len(form) - 12, (cut, out)
 
 
@@ -161,7 +159,7 @@ def test_a_stream_in_any_pieces_keeps_its_length_and_loses_the_secret(
 
 @pytest.mark.parametrize("secret", [ODD, ORDINARY, TOKEN])
 def test_an_event_passes_at_once(secret: str) -> None:
-    """A reader may wait for it."""
+    """A reader may wait for the event."""
     scrubber = Scrubber(SecretSearch(secret.encode()))
     ordinary = [b'{"a": 1}', b'["a"]', b'"a"', b"data: ends in s", b"k-a"] if secret != ODD else []
     for event in (
@@ -176,7 +174,7 @@ def test_an_event_passes_at_once(secret: str) -> None:
 def guesses(
     secret: str, spellings: Iterable[Callable[[str], str]] = SPELLINGS.values()
 ) -> list[tuple[bytes, bytes]]:
-    """Right and wrong, at each length and in each spelling: both end in letters of the same
+    """A right and a wrong guess for each length and each spelling. Both end in letters of the same
     kind.
     """
     search, found = SecretSearch(secret.encode()), []
@@ -191,7 +189,7 @@ def guesses(
                 wrong = next(one for one in kind if one != last)
                 if (
                     search.masked(form[:size].encode()) == form[:size].encode()
-                ):  # the whole may be seen
+                ):  # a complete secret may be detected
                     found.append((form[:size].encode(), (form[: size - 1] + wrong).encode()))
     return found
 
@@ -229,7 +227,7 @@ def test_a_part_of_the_secret_is_never_overwritten(secret: str) -> None:
 
 
 def test_the_search_takes_as_long_for_a_right_guess_as_for_a_wrong_one() -> None:
-    """A client can have a guess echoed a thousand times, to hear a small difference better."""
+    """A client can have a guess echoed a thousand times to measure a small difference."""
     search = SecretSearch(TOKEN.encode())
 
     def seconds(text: bytes) -> float:

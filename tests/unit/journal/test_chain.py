@@ -1,4 +1,4 @@
-"""verify finds an edited, removed, added or moved line, and the head pins the end."""
+"""verify finds an edited, removed, added or moved line. The head fixes the end of the chain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paddock.journal import Journal, verify
 
 
 def write(directory: Path, days: dict[str, int], last: dict[str, object] | None = None) -> Journal:
-    """A journal as the core writes it. ``last``: what its last event says."""
+    """A journal as the core writes it. ``last`` has the fields of its last event."""
     prev, seq, size, name = "0" * 64, 0, 0, ""
     for name, count in days.items():
         lines: list[str] = []

@@ -1,4 +1,4 @@
-"""The text view carries the same values as the stored event, and no value can forge a field or a
+"""The text of an event has the same values as the stored event. No value can forge a field or a
 line.
 """
 

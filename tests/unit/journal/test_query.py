@@ -1,4 +1,4 @@
-"""What a filter lets through."""
+"""The events that a query selects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One page that tells everything and does nothing."""
+"""The HTML report shows all events and runs no script."""
 
 from __future__ import annotations
 

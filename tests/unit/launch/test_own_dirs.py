@@ -1,4 +1,4 @@
-"""Paddock's own directories are there before a command could make them."""
+"""Paddock creates its own directories before a command could create them."""
 
 from __future__ import annotations
 

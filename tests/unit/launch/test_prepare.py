@@ -1,4 +1,4 @@
-"""A plan is made from the lists as they are recorded, whatever other runs add to them meanwhile."""
+"""A plan is made from the recorded lists, also if other runs change them meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _world(tmp_path: Path) -> UserDirs:
 
 @pytest.fixture(name="compiled")
 def _compiled(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[int], None]]:
-    """Functions that are called before each compilation, with its number."""
+    """Functions that are called before each compilation with its number."""
     meanwhile: list[Callable[[int], None]] = []
     numbers = iter(range(10_000))
 

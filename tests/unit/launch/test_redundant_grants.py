@@ -1,4 +1,4 @@
-"""Which grants another one covers, on a real tree."""
+"""Grants that another grant covers, on a real tree."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_one_of_two_equal_grants_stays(tree: Path) -> None:
     ("outer", "inner"),
     [
         ("read", "allow"),  # more rights
-        ("read", "exec"),  # may be executed, whoever wrote it
+        ("read", "exec"),  # may be executed, also if a command wrote it
     ],
 )
 def test_a_grant_with_more_rights_stays(tree: Path, outer: str, inner: str) -> None:
@@ -86,7 +86,7 @@ def test_a_grant_with_more_rights_stays(tree: Path, outer: str, inner: str) -> N
 
 
 def test_a_grant_behind_a_link_covers_no_other(tree: Path) -> None:
-    """Whether the core follows that link is seen when it runs."""
+    """Only the run shows whether the core follows that link."""
     plan = plan_with(granted(tree / "led", "read"), granted(tree / "usr/lib", "read"))
     assert kept(plan) == [("led", "read"), ("lib", "read")]
 

@@ -1,4 +1,4 @@
-"""Hosts and policies to compile from, small enough to see through."""
+"""Small hosts and policies to compile plans from."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOST = Host(
     ),
 )
 
-# The same machine where namespaces can be made.
+# The same machine with namespaces.
 FULL = replace(HOST, namespaces=Usable(usable=True), overlay=Usable(usable=True))
 
 
@@ -68,12 +68,12 @@ def policy(filesystem: Filesystem, **more: Any) -> Policy:
 
 
 def builtin(pattern: str, *, optional: bool) -> Deny:
-    """A deny that the built-in profiles bring."""
+    """A deny of the built-in profiles."""
     return Deny(pattern=pattern, source=source(file="built-in base"), optional=optional)
 
 
 def builtin_grant(access: Access, pattern: str) -> Grant:
-    """A place of a tool, which a built-in profile names."""
+    """A grant of a built-in profile for the path of a tool."""
     return Grant(
         access=access,
         pattern=pattern,

@@ -1,4 +1,6 @@
-"""compile(Policy, Host) → Plan: pure, canonical, and never more than the kernel holds."""
+"""compile(Policy, Host) → Plan: pure, canonical, and without a rule that the kernel does not
+enforce.
+"""
 
 from __future__ import annotations
 
@@ -163,7 +165,7 @@ def test_each_disabled_layer_is_reported() -> None:
 
 
 def test_the_layers_are_independent() -> None:
-    """F-161: each of the eight combinations keeps what was not turned off."""
+    """F-161: each of the eight combinations keeps the layers that are on."""
     for landlock in (False, True):
         for seccomp in (False, True):
             for audit in (False, True):

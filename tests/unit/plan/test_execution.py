@@ -1,4 +1,4 @@
-"""``execute = false`` on a grant: held, or refused where another grant would give it back."""
+"""``execute = false`` on a grant is enforced, or refused if another grant gives execution back."""
 
 from __future__ import annotations
 

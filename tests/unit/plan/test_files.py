@@ -1,4 +1,4 @@
-"""Grants and denies become what Landlock can hold, and nothing wider without a word."""
+"""Grants and denies become Landlock rules. A wider rule always gives a warning."""
 
 from __future__ import annotations
 

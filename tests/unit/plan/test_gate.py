@@ -1,4 +1,4 @@
-"""Exec rules become a gate, or nothing; what can not be held is refused."""
+"""Exec rules become a gate. Rules that cannot be enforced are refused."""
 
 from __future__ import annotations
 

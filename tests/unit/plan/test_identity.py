@@ -1,4 +1,4 @@
-"""The numbers of a container's users, inside and outside."""
+"""The uids and gids of a container, inside and outside."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_containers_of_root_have_unused_numbers() -> None:
 
 def test_subordinate_numbers_of_root_are_used() -> None:
     found = of(GIVEN, caller=0)
-    assert found.uid_map == (span(0, 200000, IDS),)  # the first that is large enough
+    assert found.uid_map == (span(0, 200000, IDS),)  # the first range that is large enough
     assert found.mappers is None
 
 

@@ -1,4 +1,4 @@
-"""Names become patterns that begin where a person's files are."""
+"""Names become patterns that begin at directories of the user's files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def laid(asked: Filesystem, terrain: Terrain | None = None, **more: object) -> F
 
 
 def protects(held: Files, path: str) -> bool:
-    """As the core judges."""
+    """Whether the core would protect the path."""
     matched = any(Glob.parse(pattern).matches(path) for pattern in held.protected)
     return matched and not any(Glob.parse(pattern).matches(path) for pattern in held.excepted)
 
@@ -126,7 +126,7 @@ def test_a_workspace_inside_a_package_is_a_workspace() -> None:
 
 
 def test_protected_names_of_the_home_are_in_the_plan_also_without_a_write_grant() -> None:
-    """A link among them may lead to what can be: the core follows it."""
+    """A link among these files may lead to a writable file. The core follows it."""
     assert protects(laid(files(WORK)), "/home/ada/.bashrc")
     held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
     for path in (

@@ -1,4 +1,6 @@
-"""[network] → plan.network: what may be reached, by which line, and what is not held is refused."""
+"""[network] → plan.network: allowed hosts with their lines. Rules that cannot be enforced are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ FILES = files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**"))
 
 
 def written(dirs: UserDirs, text: str, **flags: tuple[str, ...]) -> Policy:
-    """The network of a text and of flags, and little else."""
+    """The network of a policy text and of flags."""
     file = dirs.file("p.toml", text)
     loaded = dirs.load(Request(policies=(str(file),), **flags))  # type: ignore[arg-type]
     return policy(FILES, network=loaded.network, meta=loaded.meta)
@@ -43,7 +45,7 @@ def network(dirs: UserDirs, text: str, **flags: tuple[str, ...]) -> NetworkPlan:
 
 
 def rules(network: NetworkPlan) -> tuple[list[str], list[str]]:
-    """Denied and allowed, each as a policy writes it with the line it comes from."""
+    """Denied and allowed hosts, each as a policy writes it, with its line."""
 
     def each(group: str) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""[shell] becomes a plan by itself that a shell carries out; what it can not hold is refused."""
+"""[shell] becomes a plan that the shell layer applies. Rules that it cannot enforce are refused."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_shell(**values: Any) -> Policy:
 
 
 def layer(whole: Policy) -> dict[str, Any]:
-    """Of the plan, as the schema has it."""
+    """The shell layer of the plan, as in the schema."""
     plan = compile_plan(whole, FULL)
     assert plan.shell is not None
     jsonschema.validate(plan.as_json(), SCHEMA)

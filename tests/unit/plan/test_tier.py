@@ -1,4 +1,4 @@
-"""Which tier, and what it can do without."""
+"""The choice of the tier, and the features that each tier needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What check warns about."""
+"""The warnings of `paddock check`."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ GIT = "exe = '/usr/bin/git'\n"
             True,
         ),
         (("deny", "exe_not = '/a'\n"), ("allow", "exe_not = ['/a', '/b']\nexe = '/c'\n"), True),
-        # Not: the second matches what the first does not.
+        # No warning: the second rule matches calls that the first does not.
         (("deny", GIT + "argv_contains = 'push'\n"), ("allow", GIT), False),
         (("deny", "exe_not = ['/a', '/b']\n"), ("allow", "exe_not = '/a'\nexe = '/c'\n"), False),
         (("deny", "exe_basename = 'git'\n"), ("allow", "exe_glob = '/usr/**'\n"), False),
-        # What a command could have made is left to the rule that names its place.
+        # A program that a command could have written needs a rule that names its path.
         (
             ("allow", "exe_basename = 'git'\nargv_regex = '^git'\n"),
             ("allow", GIT + "argv_regex = '^git'\n"),

@@ -1,4 +1,4 @@
-"""Every sample loads; the one that shows every key shows every key."""
+"""Every sample policy loads. The sample of all keys has all keys."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_example_shows_every_key_of_the_schema() -> None:
 
 
 def decision(policy: Policy, exe: str, argv: str) -> Action:
-    """The engine's own; the command can not have made what lies in /usr."""
+    """The decision of the core's engine. A command cannot have written a program in /usr."""
     plan = compile_plan(plan_policy(files(grant(Access.READ, "/usr/**"))), HOST)
     plan = replace(
         plan,

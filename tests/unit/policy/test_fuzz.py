@@ -1,4 +1,4 @@
-"""Whatever stands in a file, the answer is a Policy or a PolicyError."""
+"""Any file content gives a Policy or a PolicyError."""
 
 from __future__ import annotations
 

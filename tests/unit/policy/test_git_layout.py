@@ -1,4 +1,4 @@
-"""The table of what git reads, follows and executes, against the git that is installed."""
+"""The table of files that git reads, follows and executes, compared with the installed git."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from paddock.policy.git_layout import Key, is_branch, is_part, is_written, key_of, layout, make_one
 from tests.support.features import need_program
 
-# What a key is called that names a program, a file or a directory.
+# Names of keys whose value is a program, a file or a directory.
 _TELLING = re.compile(
     r"(command|cmd|program|prog|hook|hookspath|helper|driver|path|dir|file|editor|pager|"
     r"textconv|clean|smudge|process"

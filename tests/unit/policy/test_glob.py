@@ -1,4 +1,4 @@
-"""Glob, against a table and against a naive reference."""
+"""Glob, compared with a table and with a naive reference."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MATCHES = [
 ]
 
 
-# The core matches the same patterns while it walks; its tests read this table too.
+# The core matches the same patterns during its scan. Its tests read this table too.
 SHARED = json.loads((Path(__file__).parents[3] / "schema" / "examples" / "globs.json").read_text())
 
 
@@ -178,7 +178,7 @@ def test_matching_agrees_with_the_naive_reference() -> None:
         below = [names[:i] for i in range(len(names) + 1)]
         assert glob.covers(path) == any(naive(tuple(parts), some) for some in below), (parts, names)
         agreed += glob.matches(path)
-    assert 300 < agreed < 3700  # the dice hit both sides
+    assert 300 < agreed < 3700  # the random cases include both results
 
 
 def test_one_name_agrees_with_the_naive_reference() -> None:

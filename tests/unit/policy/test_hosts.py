@@ -1,4 +1,4 @@
-"""One written host: normalised, or refused with its line and what to write instead."""
+"""A host in a policy is normalised, or refused with its line and the correct spelling."""
 
 from __future__ import annotations
 

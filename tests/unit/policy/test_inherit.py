@@ -1,4 +1,4 @@
-"""Parents first, lists add up, depth and cycles."""
+"""Inheritance: parents first, lists add up, limits of depth and cycles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_several_parents_are_merged_in_their_order(dirs: UserDirs) -> None:
 
 
 def test_a_parent_met_twice_counts_once(dirs: UserDirs) -> None:
-    """Else a parent of the second file would override what the first one changed."""
+    """Else a parent of the second file would override changes of the first file."""
     dirs.user("common.conf", "inherit base\nworkdir /common\n")
     dirs.user("a.conf", "inherit common\nworkdir /a\n")
     dirs.user("b.conf", "inherit common\nro /b\n")
@@ -119,7 +119,7 @@ def test_a_cycle_through_a_built_in_is_found(dirs: UserDirs) -> None:
 
 
 def test_a_file_with_a_filesystem_section_inherits_base(dirs: UserDirs) -> None:
-    """F-088: and it says so."""
+    """F-088: a note says so."""
     path = dirs.file("p.toml", "[filesystem]\nread_globs = ['/a']\n")
     policy = dirs.load_file(path)
     assert policy.profiles == (str(path), "base")

@@ -1,4 +1,4 @@
-"""The list of profiles: as the search would find them, and wrong ones among the good."""
+"""The list of profiles as the search finds them, with invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen, and what the command line adds."""
+"""The profiles that a request loads, and the additions of the command line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_default_request_loads_ai_agent(dirs: UserDirs) -> None:
 
 
 def test_paths_or_blocks_alone_stand_on_the_floor(dirs: UserDirs) -> None:
-    """C-015: no profile named means only what is named."""
+    """C-015: without a profile only the named grants are open."""
     policy = dirs.load(Request(grants=(grant(Access.READ, "/usr", "--ro"),)))
     assert (policy.profiles, patterns(policy)) == (("base",), ["/usr"])
     assert dirs.load(Request(blocks=("mkdir",))).profiles == ("base",)

@@ -1,4 +1,4 @@
-"""Merging is pure and associative; --env-pass lifts what it names and nothing else."""
+"""Merging is pure and associative. --env-pass lifts the deny of the named variables only."""
 
 from __future__ import annotations
 
@@ -144,7 +144,9 @@ def test_a_value_that_is_there_already_keeps_its_first_source() -> None:
 
 
 def passes(policy: Policy, name: str) -> bool:
-    """What the core does: in by a pass pattern, out by a deny pattern, kept by its whole name."""
+    """The rule of the core: a pass pattern lets a variable in, a deny pattern removes it, its exact
+    name keeps it.
+    """
     if name in [kept.value for kept in policy.env.keep]:
         return True
     return any(component_matches(p.value, name) for p in policy.env.pass_) and not any(
@@ -171,7 +173,7 @@ def test_secrets_are_held_back(dirs: UserDirs) -> None:
 
 
 def test_a_named_variable_passes_and_no_other_with_it(dirs: UserDirs) -> None:
-    """C-047: also where a policy lets everything pass that the floor does not hold back."""
+    """C-047: also if a policy passes every variable that the base profile does not deny."""
     dirs.environ.update(dict.fromkeys(SECRETS, "x"))
     everything = dirs.file("p.toml", "[meta]\ninherit = 'ai-agent'\n[env]\npass = ['*']\n")
     for request in (Request(), Request(policies=(str(everything),))):

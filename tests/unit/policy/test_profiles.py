@@ -26,8 +26,8 @@ io_uring_enter io_uring_register open_by_handle_at name_to_handle_at pidfd_getfd
 iopl quotactl_fd
 """)
 SIX = {"personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"}
-# Threads, processes, memory, files, sockets, timers: what node, Python, Go, the JVM, git and
-# compilers live on.
+# Threads, processes, memory, files, sockets, timers: calls that node, Python, Go, the JVM, git and
+# compilers need.
 NEEDED = words("""
 read write openat openat2 close fstat newfstatat statx mmap mprotect munmap mremap madvise brk clone
 clone3 fork vfork execve execveat wait4 waitid exit_group futex futex_waitv rseq set_robust_list
@@ -116,7 +116,7 @@ def test_read_only_can_write_nothing_but_its_own_temp_and_devices(dirs: UserDirs
 
 @pytest.mark.parametrize("profile", ["read-only", "ai-agent", "strict"])
 def test_other_terminals_of_the_user_are_in_no_default_grant(dirs: UserDirs, profile: str) -> None:
-    """What is typed into them could be read."""
+    """A command could read the keys that are typed into them."""
     assert not [
         pattern
         for pattern in patterns(load(dirs, profile))
@@ -163,7 +163,7 @@ def test_the_system_is_readable(dirs: UserDirs) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_in_the_home_is_granted_but_for_named_tools(dirs: UserDirs, name: str) -> None:
-    """C-024: and everything there may be missing."""
+    """C-024: every one of these paths may be missing."""
     for grant in load(dirs, name).filesystem.grants:
         if grant.pattern.startswith(f"{dirs.home}/"):
             assert grant.optional, grant.pattern
@@ -185,11 +185,13 @@ def test_a_secret_is_closed_and_no_grant_reaches_it(dirs: UserDirs, secret: str)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_grant_has_to_be_cut_around_a_secret(dirs: UserDirs, name: str) -> None:
-    """Cutting costs the listing of a directory: the built-in grants keep out of its way."""
+    """An exception inside a grant removes the listing of a directory, so built-in grants contain no
+    denied path.
+    """
     policy = load(dirs, name)
     for deny in policy.filesystem.denies:
         assert Glob.parse(deny.pattern).exact != deny.optional, deny.pattern
-        if deny.optional:  # by name: held by mounts or not at all
+        if deny.optional:  # a deny by name: mounts enforce it, or nothing does
             continue
         for grant in policy.filesystem.grants:
             glob = Glob.parse(grant.pattern)

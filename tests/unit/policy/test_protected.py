@@ -1,4 +1,4 @@
-"""The table of protected names: whole, well formed, and not broader than it has to be."""
+"""The table of protected names: complete, well formed, and not broader than needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.policy.user_dirs import words
 
 ANY = [name for group in protected().groups for name in group.any]
 
-# Locked or default-locked wherever it lies: one of each row.
+# Names that are locked in every directory: one of each row.
 LOCKED = words("""
 .git/config .git/config.worktree .git/hooks .git/commondir .git/gitdir .git/info/attributes
 .git/info/grafts .git/objects/info/alternates .git/modules/sub/config
@@ -39,7 +39,7 @@ hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfi
 .github/skills .github/extensions .amazonq .agent .openhands .vibe .hg/sharedpath
 """)
 
-# The work itself, and what git, package managers and frameworks write all day.
+# Ordinary files, and files that git, package managers and frameworks write all the time.
 FREE = words("""
 .git/HEAD .git/index .git/index.lock .git/objects/ab/cdef .git/objects/info/packs
 .git/objects/info/commit-graph .git/refs/heads/main .git/refs/heads/config
@@ -114,7 +114,7 @@ def test_every_key_of_the_table_is_read() -> None:
 
 
 def test_names_of_git_have_no_exception() -> None:
-    """A repository in node_modules that an index names is entered by `git status` above it."""
+    """`git status` above enters a repository in node_modules that the index names."""
     (git,) = [group for group in protected().groups if group.everywhere]
     assert not git.shipped
     assert not git.top

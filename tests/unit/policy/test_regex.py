@@ -1,6 +1,4 @@
-"""A rule's expression is checked by the engine that will use it, and what is wrong is said in one
-line.
-"""
+"""The engine that will use an expression checks it. An error is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canonical TOML: the same policy in any spelling gives the same bytes, and they load back."""
+"""Canonical TOML: the same policy in any spelling gives the same bytes, and the bytes load back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes as a policy writes them: what is read, and what is refused with its line."""
+"""Routes in a policy: valid ones are read, invalid ones are refused with their line."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_an_error_names_its_line(dirs: UserDirs, keys: str, line: int, message: 
     with pytest.raises(PolicyError, match=message) as refused:
         route(dirs, f"upstream = 'https://h'\n{keys}")
     assert f"p.toml:{line}:" in refused.value.message
-    assert "sk-live" not in refused.value.message  # what may be a secret is not said again
+    assert "sk-live" not in refused.value.message  # a possible secret is not repeated
 
 
 def test_a_route_is_named_like_a_host(dirs: UserDirs) -> None:

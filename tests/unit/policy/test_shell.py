@@ -1,4 +1,4 @@
-"""The [shell] section: read, merged, written down again."""
+"""The [shell] section: read, merged, rendered."""
 
 from __future__ import annotations
 

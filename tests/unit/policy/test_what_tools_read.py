@@ -1,8 +1,7 @@
-"""The lists of names against what installed tools really read.
+"""The lists of names, compared with the files that installed tools read.
 
-Each tool is started in an empty project, under strace. Every name in the project that it tries to
-open or looks for, there or not, has to be protected, denied or flagged, or be one of the few that
-are harmless.
+Each tool runs in an empty project, under strace. Every name in the project that it opens or looks
+up, existing or not, is protected, denied, flagged, or one of the few harmless names.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NPM = (
 )
 PYPI = ("pre-commit", "prek", "nox")
 
-# With the reason why a command may write them without a word.
+# Each with the reason why a command may write it.
 HARMLESS = {
     ".gitignore": "git leaves out what it names",
     ".mailmap": "git shows other names for authors",
@@ -58,7 +57,7 @@ DENIED = [
 @dataclass(frozen=True, slots=True)
 class Tool:
     words: tuple[str, ...]
-    reads: str  # one name that it is known to look for: the control
+    reads: str  # the control: a name that the tool looks for
 
 
 TOOLS = (
@@ -80,7 +79,7 @@ TOOLS = (
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Both at once: most of it is waiting for the registries."""
+    """Both at once, because most of the time is spent waiting for the registries."""
     need("npm", shutil.which("npm") is not None, "npm is missing")
     root = tmp_path_factory.mktemp("tools")
     npm = [
@@ -118,8 +117,8 @@ def names_read(words: list[str], project: Path, home: Path) -> set[str]:
             continue
         for text in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
             relative = text.removeprefix(f"{project}/").removeprefix("./")
-            # A name without a slash is relative to the project: the tool was started there and
-            # stays.
+            # A name without a slash is relative to the project, which is the working directory of
+            # the tool.
             if (
                 relative
                 and not relative.startswith(("/", "..", "file:"))
@@ -139,7 +138,7 @@ def list_of(name: str) -> str | None:
             bears(parent, pattern) for parent in parents for pattern in (*group.any, *group.top)
         ):
             return "protected"
-        # A directory on the way to protected names, which is nothing by itself.
+        # A directory above protected names, which is not protected itself.
         if any(f"/{pattern}".startswith(f"/{name}/") for pattern in (*group.any, *group.top)):
             return "above a protected name"
     last = name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A person with a home, a workspace and config directories, all of it in a temporary directory."""
+"""The home, workspace and config directories of a user, in a temporary directory."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class UserDirs:
         return self.write(self.system / name, text)
 
     def file(self, name: str, text: str | bytes) -> Path:
-        """A policy file out of everybody's way: not in the workspace, not in a config directory."""
+        """A policy file that is neither in the workspace nor in a config directory."""
         return self.write(self.root / "policies" / name, text)
 
     def trust(self, path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Shell lines and what is to become of them, without any rule of a person's. The home directory is
-/home/ada, the current one /project/p.
+"""Shell lines and the expected decision without user rules. The home is /home/ada, the current
+directory /project/p.
 """
 
 from __future__ import annotations

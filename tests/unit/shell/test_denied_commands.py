@@ -1,6 +1,4 @@
-"""Denied commands: the tables of lines.py, every disguise of a denied command, and no false
-alarm.
-"""
+"""Denied commands: the tables of lines.py, disguises of denied commands, and no false alarm."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ BARE = [
 
 @st.composite
 def quoted(draw: st.DrawFn, line: str) -> str:
-    """The same words, spelled otherwise."""
+    """The same words in another spelling."""
 
     def spell(word: str) -> str:
         if word.startswith("~"):
@@ -148,7 +146,7 @@ def quoted(draw: st.DrawFn, line: str) -> str:
             case _:
                 return word
 
-    # A tilde that does not begin a word as it is written is only a letter.
+    # A tilde inside a word is a plain character.
     blank = draw(st.sampled_from([" ", "  ", "\t", " \\\n ", " " if "~" in line else "${IFS}"]))
     return blank.join(spell(word) for word in line.split(" "))
 
@@ -160,7 +158,7 @@ WRAPPED = [
     "setarch x86_64 -R {}", "env - {}", "/lib64/ld-linux-x86-64.so.2 {}", "env -C /tmp {}",
     "coproc {}", "coproc X {{ {}; }}", "{{ f() {{ \"$@\"; }}; f {}; }}", "{{ set -- {}; \"$@\"; }}",
 ]  # fmt: skip
-# With the line as one word.
+# With the whole line as one word.
 TOLD = [
     "sh -c {}", "bash <<< {}", "eval -- {}", ". /dev/stdin <<< {}", "source /dev/fd/0 <<< {}",
     "bash /dev/stdin <<< {}", "echo {} | bash /proc/self/fd/0", "echo {} | xargs -I% sh -c %",
@@ -192,7 +190,7 @@ def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
             line = f"echo {base64.b64encode(line.encode()).decode()} | base64 -d | bash"
         line = data.draw(st.sampled_from(AROUND)).format(line)
     decision = judged(line)
-    # What was put around it may be no shell any more ("x & | cat"): then it is asked at least.
+    # The wrapped text may be no valid shell line ("x & | cat"). Then a person is asked at least.
     unreadable = decision.reason.startswith("the command cannot be parsed")
     assert decision.action is Action.DENY or (unreadable and decision.action is Action.ASK), line
 
@@ -219,7 +217,7 @@ def test_any_text_gets_a_decision_and_quoted_text_starts_nothing(text: str) -> N
         assert judged(f"echo {shlex.quote(text)}").action is Action.ALLOW
 
 
-# A person's own.
+# Denied commands of the user.
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Every program that a shell really starts for a text is one that the judge lists, with the same
-words.
+"""The judge lists every program that a shell starts for a text, with the same words.
 
 Random texts are made of fragments that a grammar and a shell may read differently. bash and dash
 run them with a PATH of programs that only log their words. ``PADDOCK_STRESS=N`` runs N times as
@@ -45,7 +44,7 @@ FRAGMENTS = (
     "é", "\u00a0", "\u2003", "== ", "=~ ",
 )  # fmt: skip
 GOALS = ("pwn", ";pwn", "\npwn", " pwn ", "pwn z", "ok z", ";ok z", " ok z")
-# Texts that were once read otherwise than bash reads them.
+# Texts that the judge once read differently from bash.
 OTHERWISE = (
     "\\ #; pwn", "[ -f x ]#;pwn", "ok status &\\ #;pwn", "ok status \\ #; pwn",
     "<<<\\  pwn ok status", "x[0]=\\\n pwn ok status", "ok status ``\npwn", "pwn ``x", "p``wn",
@@ -71,7 +70,7 @@ OTHERWISE = (
     'ok "`ok "\\`pwn\\`"`"', "bash 0<<<pwn", "ok\u00a0z", "pwn\u00a0ok", "ok z\u2003z",
     "ok `ok&&2>\u00a0`", "env -S 'ok\u00a0z'", "echo 'ok\u00a0z' | xargs ok", "bash 0<<E\npwn\nE",
 )  # fmt: skip
-# Arithmetic takes the value of a variable for arithmetic, and runs the substitution in a subscript.
+# Arithmetic evaluates the value of a variable, and runs the substitution in a subscript.
 _SPLIT = "x='a[$'; y='(pwn)]'; z=$x$y; "
 _OUTPUT = "z=\"a[$(printf '\\044')(pwn)]\"; "
 _READ_BACK = "printf '%b\\n' 'a\\0133\\044(pwn)\\0135' > f; "
@@ -103,7 +102,7 @@ _LOG = '#!/bin/sh\n{ printf \'%s\\037\' "${0##*/}" "$@"; printf \'\\036\'; } >>"
 
 
 class LoggedShell:
-    """A directory with programs that log how they were called."""
+    """A shell in a directory with programs that log their arguments."""
 
     def __init__(self, place: Path, shell: str) -> None:
         self.logs, self.cwd, programs = place / "logs", place / "cwd", place / "programs"
@@ -126,7 +125,7 @@ class LoggedShell:
             self.texts
         )  # a new directory for each text: a program may outlive its shell
         logs.mkdir()
-        try:  # the end of the output is waited for, and with it programs in the background
+        try:  # waits for the end of the output, and so for background programs
             subprocess.run(
                 [*self.words, text], env=self.environment | {"CALLS": str(logs)}, cwd=self.cwd,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -143,7 +142,7 @@ class LoggedShell:
 
 
 def is_open(reading: Reading) -> bool:
-    """A person is asked, or no rule that allows is about it."""
+    """Whether a person is asked, or no allow rule matches."""
     return (
         reading.line is None
         or bool(reading.line.doubts)
@@ -156,7 +155,7 @@ def is_open(reading: Reading) -> bool:
 
 
 def hidden(text: str, logged_shell: LoggedShell, dialect: Dialect) -> list[tuple[str, ...]] | None:
-    """What runs and the judge does not list; None: the judge does not claim to know."""
+    """Programs that run but are not listed by the judge. None if the judge cannot read the text."""
     reading = read(text, cwd=str(logged_shell.cwd), home="/dev/null/nowhere", dialect=dialect)
     if is_open(reading):
         return None

@@ -1,6 +1,4 @@
-"""What is judged is what runs: the judge's reading of a line against the programs that real shells
-start for it.
-"""
+"""Compares the judge's reading of a line with the programs that real shells start for it."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def action(line: str, dialect: Dialect = Dialect.BASH) -> Action:
     ],
 )
 def test_an_operator_in_a_test_command_starts_the_program_behind_it(line: str) -> None:
-    """``[`` is a program; its line ends at the operator in every shell."""
+    """``[`` is a program. Its command ends at the operator in every shell."""
     assert action(line) is Action.DENY
 
 
@@ -114,8 +112,8 @@ def test_the_model_is_told_which_shell_it_has() -> None:
 def test_no_program_runs_that_the_judge_did_not_list(
     shell: str, dialect: Dialect, tmp_path: Path
 ) -> None:
-    """Random lines with a fixed seed, run by the real shell with a PATH of programs that only say
-    their name.
+    """Random lines with a fixed seed. The real shell runs them with a PATH of programs that only
+    print their name.
     """
     path = need_program(shell)
     trip, log = tmp_path / "trip", tmp_path / "log"

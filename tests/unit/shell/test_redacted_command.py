@@ -1,4 +1,4 @@
-"""A command as it is shown: no secret, and everything that it starts."""
+"""A shown command has no secret, and all programs that it starts."""
 
 from __future__ import annotations
 

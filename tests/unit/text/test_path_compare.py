@@ -1,4 +1,4 @@
-"""One place for paths: every spelling of a file is that file."""
+"""Comparison of paths: every spelling of a file is that file."""
 
 from __future__ import annotations
 

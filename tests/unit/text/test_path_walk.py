@@ -1,4 +1,4 @@
-"""A path is walked as the kernel walks it; what can not be looked at is never taken for nothing."""
+"""A path is walked as the kernel walks it. A path that cannot be read never counts as missing."""
 
 from __future__ import annotations
 

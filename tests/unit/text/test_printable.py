@@ -1,4 +1,4 @@
-"""What Paddock says on a terminal neither steers it nor hides anything."""
+"""Text that Paddock prints on a terminal has no control characters and hides nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNSEEN_IN_BOTH_LANGUAGES = Path(__file__).parents[3] / "schema" / "examples" / "
 
 
 def test_exactly_the_listed_code_points_are_escaped() -> None:
-    """The core's own test reads the same list (core/src/kernel/stderr.rs). Ends of lines are lines
+    """The test of the core reads the same list (core/src/kernel/stderr.rs). Line ends are kept
     here.
     """
     listed = set[int]()

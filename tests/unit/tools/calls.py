@@ -1,6 +1,4 @@
-"""Tool calls as the tests make them: everything allowed that no list denies, unless a test says
-otherwise.
-"""
+"""Tool calls of the tests. By default everything is allowed that no list denies."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def call(tools: Tools | Path, name: str, **arguments: Any) -> ToolResult:
 
 
 class Answers:
-    """An approver that gives these answers, one each, and keeps what it was asked."""
+    """An approver that gives these answers in turn and records the questions."""
 
     def __init__(self, *answers: Verdict) -> None:
         self._answers = list(answers)
@@ -47,7 +45,7 @@ class Answers:
 
 
 class Echo:
-    """Runs nothing: says what it was given."""
+    """An executor that runs nothing and returns its arguments."""
 
     def __init__(
         self, *, confines_writes: bool = True, result: CommandResult | None = None

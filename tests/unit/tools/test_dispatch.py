@@ -1,4 +1,4 @@
-"""The way of a call: judged, prepared, asked, journaled, done; and where it stops."""
+"""The steps of a call: judged, prepared, asked, journaled, done. Each test stops at one step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET = "ghp_" + "a1B2" * 9
 
 
 class Recorded:
-    """A journal that keeps what it was told; it breaks after so many events."""
+    """A journal in memory. It fails after ``room`` events."""
 
     def __init__(self, room: int = 100) -> None:
         self.events: list[dict[str, Any]] = []
@@ -97,7 +97,7 @@ def test_arguments_that_can_not_be_written_down_are_no_exception(tmp_path: Path)
 
 
 def test_the_call_after_the_last_is_an_error_result(tmp_path: Path) -> None:
-    """A-084: an agent that never ends."""
+    """A-084: an agent that makes calls for ever."""
     executor, journal = Echo(), Recorded()
     made = tools(lenient(tmp_path), executor=executor, recorder=journal, limits=Limits(calls=3))
     outcomes = [call(made, "bash", command="ls").outcome for _ in range(5)]
@@ -177,7 +177,7 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
 
 
 def test_the_shown_content_is_written_or_nothing_is(tmp_path: Path) -> None:
-    """Somebody changes the file while the question is open."""
+    """Another process changes the file while the question is open."""
     (tmp_path / "f").write_text("one\n")
 
     class Meanwhile(Answers):
@@ -194,7 +194,7 @@ def test_the_shown_content_is_written_or_nothing_is(tmp_path: Path) -> None:
 
 
 def test_the_executor_says_whether_commands_are_confined(tmp_path: Path) -> None:
-    """A-050, A-052, A-054: not the policy's word, and not a mode's name."""
+    """A-050, A-052, A-054: not the policy and not the name of the mode."""
     policy = lenient(tmp_path, writes_confined=True)
     assert call(tools(policy, executor=Echo(confines_writes=True)), "bash", command="ls").ok
     loose = call(tools(policy, executor=Echo(confines_writes=False)), "bash", command="ls")
@@ -427,7 +427,7 @@ async def _opens(call: ToolCall) -> str:
 def test_a_tool_without_a_spec_gets_no_denied_path(
     tmp_path: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In whatever spelling, and whatever the argument is called; a general yes does not open it."""
+    """In any spelling and under any argument name. A general approval does not open it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     (tmp_path / ".env").write_text("SECRET")
@@ -488,7 +488,6 @@ def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
         decision.reason
         == "mine has no declared effects; checked as paths: file; not checked: query, deep"
     )
-    # By default whatever executes is asked about, and so is a tool of which nobody said whether it
-    # does.
+    # By default every tool that executes is asked about, and so is a tool with unknown effects.
     strict = ToolPolicy(cwd=tmp_path, home=tmp_path).check(asked)
     assert (strict.rule_id, strict.reason) == ("approve-execute", decision.reason)

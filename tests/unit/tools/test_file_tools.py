@@ -78,8 +78,8 @@ def test_special_files_are_left_alone_and_block_no_call(tmp_path: Path, tool: st
 def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
     tmp_path: Path, moved: str
 ) -> None:
-    """A command may rename directories between the judgement and the opening. Here the judgement
-    itself does.
+    """A command may rename directories between the decision and the open. Here the decision itself
+    renames them.
     """
     kept = tmp_path / "kept"
     (kept / "directory" / "below").mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 
 def test_an_endless_file_of_size_zero_is_bounded() -> None:
-    """Files of the kernel have no size."""
+    """Files of the kernel have size zero."""
     tools = Tools(lenient(Path("/"), allowed_paths=None), limits=Limits(read_bytes=1000))
     assert call(tools, "read_file", path="/proc/kallsyms").outcome is ToolOutcome.TOO_LARGE
     found = call(tools, "read_file", path="/proc/sys/kernel/ostype").content
@@ -190,9 +190,9 @@ def test_a_file_is_replaced_atomically_and_keeps_its_mode(tmp_path: Path) -> Non
     os.setxattr(file, "user.origin", b"here")
     with open(file, "rb") as reader:
         assert call(tmp_path, "write_file", path="f", content="c\nd\n").ok
-        assert reader.read() == b"\xef\xbb\xbfa\r\nb\r\n"  # who has it open reads on
+        assert reader.read() == b"\xef\xbb\xbfa\r\nb\r\n"  # an open reader still reads the old file
     assert file.read_bytes() == b"\xef\xbb\xbfc\r\nd\r\n"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o751  # a write takes these rights as well
+    assert stat.S_IMODE(file.stat().st_mode) == 0o751  # a write removes these rights too
     assert os.getxattr(file, "user.origin") == b"here"
     assert names(tmp_path) == {"f"}
 
@@ -204,9 +204,7 @@ def test_writing_through_a_link_changes_its_target_only(tmp_path: Path) -> None:
     assert call(tmp_path, "write_file", path="link", content="new").ok
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "f").read_text() == "new"
-    assert (
-        tmp_path / "other"
-    ).read_text() == "old"  # another name of the old file, perhaps outside
+    assert (tmp_path / "other").read_text() == "old"  # a hard link to the old file, perhaps outside
 
 
 def test_an_encoding_is_kept_or_chosen(tmp_path: Path) -> None:
@@ -270,7 +268,7 @@ def test_an_edit_is_exact(
 
 
 def test_a_concurrent_write_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the last look and the exchange, in the worst moment there is."""
+    """Between the last check and the exchange."""
     file = tmp_path / "f"
     file.write_text("old")
     new = tmp_path / "n"
@@ -347,7 +345,7 @@ def test_a_listing_is_bounded(tmp_path: Path) -> None:
 
 
 def test_thousands_of_swaps_and_nothing_is_written_outside(tmp_path: Path) -> None:
-    """A-175, for writing: the directory on the way is a link to another place every other
+    """A-175, for writing: a directory of the path is a link to another directory every other
     moment.
     """
     work = race(tmp_path)

@@ -1,4 +1,4 @@
-"""What is read is written back to the byte, whatever it is."""
+"""Text is written back byte for byte, in every encoding."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ PROTECTION = Protection.of(
 @pytest.mark.parametrize(
     ("path", "directory", "protected"),
     [
-        (".", True, False),  # what is around the workspace does not count
+        (".", True, False),  # directories around the workspace do not count
         ("file", False, False),
         (".git", True, False),
         (".git", False, True),

@@ -1,4 +1,4 @@
-"""The record of applies: what can be read back, after a crash too."""
+"""The record of applies can be read back, also after a crash."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The host changes something after it was judged and before it is replaced: its version stays, or
-comes back.
+"""The host changes a file after it was judged and before it is replaced. The version of the host
+stays or comes back.
 
-Upper is made by hand here. tests/system/workspace tests real mounts.
+The upper directory is handmade here. tests/system/workspace tests real mounts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class OverlayDirs:
                 os.close(fd)
 
     def whiteout(self, name: str) -> None:
-        os.mknod(self.upper / name, 0o20000, 0)  # the one device that anybody may make
+        os.mknod(
+            self.upper / name, 0o20000, 0
+        )  # a whiteout: the one device that every user may create
 
     @property
     def found(self) -> dict[str, str]:
@@ -68,8 +70,8 @@ def overlay(tmp_path: Path) -> OverlayDirs:
 def meanwhile(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Do something when everything is staged and nothing is in place, on file systems of both
-    kinds.
+    """Calls a function when all files are staged and none is in place, on file systems with and
+    without exchange.
     """
     if request.param == "steps":
 
@@ -231,7 +233,7 @@ def test_an_apply_that_was_killed_before_its_last_line_has_nothing_left_to_settl
     found = overlay.found
     record = overlay.state / NAME
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
-    outcome = overlay.apply()  # says that all could be settled
+    outcome = overlay.apply()  # reports that everything is settled
     assert not outcome.applied
     assert not outcome.left
     assert overlay.found == found

@@ -1,4 +1,4 @@
-"""What the overlay has marked is read from attributes; an error is not "no marks"."""
+"""Overlay marks are read from attributes. A read error does not count as "no marks"."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def shown(old: bytes, new: bytes) -> list[str]:
 
 
 def patched(old: bytes, lines: list[DiffLine]) -> bytes:
-    """The old text, changed as the hunks say: what ``patch`` does."""
+    """Applies the hunks to the old text, as ``patch`` does."""
     source = old.decode().split("\n")
     result: list[str] = []
     at = 0

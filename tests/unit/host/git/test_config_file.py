@@ -1,5 +1,5 @@
-"""Git's configuration files, read as git reads them; and as much of a broken one as git would have
-read.
+"""Git's configuration files are read as git reads them. A broken file is read up to the same
+point.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A ``.git`` file opens another repository only where that one agrees."""
+"""A ``.git`` file opens another repository only if that repository lists the worktree."""
 
 from __future__ import annotations
 

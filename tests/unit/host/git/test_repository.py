@@ -1,4 +1,4 @@
-"""Where git would look, found without git."""
+"""The repository of a directory, found without git."""
 
 from __future__ import annotations
 

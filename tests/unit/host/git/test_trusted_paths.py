@@ -1,4 +1,4 @@
-"""What a configuration makes git execute or obey is found, whichever file says so."""
+"""Finds all files that a configuration makes git execute or obey."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
 
 
 def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
-    """What git would obey by the next one is not known."""
+    """The files that git would obey by the next included file are unknown."""
     configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MAX_CONFIG_FILES)))
     with pytest.raises(
         PolicyError,

@@ -1,4 +1,4 @@
-"""The line format: every directive, and how each mistake is told."""
+"""The line format: every directive, and the message for each mistake."""
 
 from __future__ import annotations
 

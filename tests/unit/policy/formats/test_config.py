@@ -1,4 +1,4 @@
-"""An agent's configuration: every value is seen, what is said later counts, and a request may only
+"""An agent's configuration: every value is read, later values win, and a request may only
 tighten.
 """
 

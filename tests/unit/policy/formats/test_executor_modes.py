@@ -1,4 +1,4 @@
-"""``safety.sandbox``: where commands run, as a configuration says it."""
+"""``safety.sandbox``: the mode and settings of the executor in a configuration."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_configuration_can_be_built_in_python(dirs: UserDirs) -> None:
     ],
 )
 def test_an_invalid_value_is_refused(dirs: UserDirs, values: dict[str, Any], said: str) -> None:
-    """A-086, A-100, A-153, A-156, A-161, A-162: also in a part that is not used."""
+    """A-086, A-100, A-153, A-156, A-161, A-162: also in a section that is not used."""
     with pytest.raises(PolicyError, match=said):
         sandbox(dirs, **values)
 

@@ -1,4 +1,4 @@
-"""The TOML reader: what loads, and how each mistake is told."""
+"""The TOML reader: valid policies, and the message for each mistake."""
 
 from __future__ import annotations
 

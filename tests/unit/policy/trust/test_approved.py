@@ -1,5 +1,5 @@
-"""``approved.toml`` is believed like a policy, holds nothing but what allows, and is read when
-something can ask.
+"""``approved.toml`` needs the same trust as a policy, holds only allow rules, and is read if a rule
+can ask.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def test_approved_file_is_not_a_profile(dirs: UserDirs) -> None:
 
 
 def test_approved_file_is_not_read_through_a_link(dirs: UserDirs) -> None:
-    """Elsewhere a rule means what a link leads to as well. Here that would approve what nobody was
-    asked about.
+    """In other files a rule also matches the target of a link. Here that would approve a program
+    without a question.
     """
     link = dirs.root / "link"
     link.symlink_to(dirs.work)

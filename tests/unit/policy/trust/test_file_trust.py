@@ -1,4 +1,6 @@
-"""Which files are believed: owner, mode, place, type, and the person's word for the text."""
+"""Which policy files are trusted: by owner, mode, path, type, and the user's consent to the
+text.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +163,7 @@ def test_the_policy_remembers_the_bytes_it_was_read_from(dirs: UserDirs) -> None
     assert (file.path, file.sha256) == (str(path.resolve()), hashlib.sha256(b"ro /a\n").hexdigest())
 
 
-# The person's word for a text.
+# The user's consent to a text.
 
 PROJECT = "[meta]\ninherit = 'ai-agent'\n"
 
@@ -182,12 +184,12 @@ def test_a_changed_project_file_has_to_be_trusted_again(dirs: UserDirs) -> None:
     assert "has changed since you trusted it" in dirs.refuse_request(Request()).message
     dirs.trust(path)
     assert dirs.load()
-    dirs.write(path, PROJECT)  # the older text is no longer agreed to
+    dirs.write(path, PROJECT)  # the older text is no longer trusted
     assert "has changed" in dirs.refuse_request(Request()).message
 
 
 def test_a_file_inherited_by_path_needs_trust_too(dirs: UserDirs) -> None:
-    """Else a trusted file would carry in whatever the repository puts beside it."""
+    """Else a trusted file would inherit any file that the repository puts beside it."""
     parent = dirs.write(dirs.work / "loose.toml", "[filesystem]\nread_globs = ['/srv']\n")
     path = dirs.write(dirs.work / "paddock.toml", "[meta]\ninherit = './loose.toml'\n")
     dirs.trust(path)
@@ -204,7 +206,7 @@ def test_a_profile_inherited_by_name_needs_no_trust(dirs: UserDirs) -> None:
 
 @pytest.mark.parametrize("parent", ["read-only", "ai-agent"])
 def test_a_file_in_the_current_directory_always_needs_trust(dirs: UserDirs, parent: str) -> None:
-    """An agent would write a text that does not grant writing to its own place."""
+    """An agent would write a text that does not grant writing to its own directory."""
     path = dirs.write(dirs.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
     assert "could rewrite this file" in refused(dirs, path)
     dirs.trust(path)

@@ -1,4 +1,6 @@
-"""Whatever a person's command line names is checked, before it is run outside of the sandbox."""
+"""Every path on the command line of a user is checked before the command runs outside of the
+sandbox.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from paddock.text.path_walk import follow
 
 @pytest.fixture
 def dirs(tmp_path: Path) -> tuple[Path, Path, WritableHistory]:
-    """A place that no command can write, one that a command can, and the reach that says so."""
+    """A directory that no command can write, one that a command can write, and the history that
+    records it.
+    """
     safe, workspace = tmp_path / "safe", tmp_path / "workspace"
     for place in (safe, workspace):
         (place / "bin").mkdir(parents=True)

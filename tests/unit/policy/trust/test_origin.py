@@ -1,4 +1,4 @@
-"""Who asks, and from where: never from $HOME, never from nowhere."""
+"""The user, the home and the current directory of a request. $HOME does not decide the home."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def passwd(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
 
 
 def test_home_comes_from_the_passwd_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """C-025, and XDG variables count for nothing."""
+    """C-025: XDG variables are ignored."""
     passwd(monkeypatch, str(tmp_path))
     monkeypatch.setenv("HOME", "/")
     monkeypatch.setenv("USER", "root")

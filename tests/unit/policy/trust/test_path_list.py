@@ -1,4 +1,4 @@
-"""What later runs have to know survives, also from strange names, and is forgotten only for a
+"""Paths that later runs need are kept, also with strange names. An entry is removed only for a
 reason.
 """
 

@@ -1,4 +1,4 @@
-"""Which file a name means."""
+"""The search for the file of a profile name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def workdir(dirs: UserDirs, name: str) -> str | None:
 
 
 def test_order_is_path_then_user_then_system_then_built_in(dirs: UserDirs) -> None:
-    """C-055, C-011: one name everywhere; take one away after the other."""
+    """C-055, C-011: the same name in every directory. The test removes one after the other."""
     path = dirs.file("ai-agent.conf", "workdir /at-path\n")
     user = dirs.user("ai-agent.conf", "workdir /at-user\n")
     system = dirs.etc("ai-agent.toml", "[meta]\nworkdir = '/at-system'\n")
@@ -52,7 +52,7 @@ def test_an_inherited_name_goes_through_the_search_too(dirs: UserDirs) -> None:
 
 
 def test_inheriting_the_own_name_means_the_next_search_level(dirs: UserDirs) -> None:
-    """C-078, over all three rungs."""
+    """C-078, over all three search levels."""
     dirs.user("ai-agent.conf", "inherit ai-agent\nro /user\n")
     dirs.etc("ai-agent.conf", "inherit ai-agent\nro /system\n")
     policy = dirs.load(Request(profiles=("ai-agent",)))
@@ -139,7 +139,7 @@ def test_a_dangling_link_is_found_and_wrong(dirs: UserDirs) -> None:
 def test_a_link_out_of_the_config_directory_is_refused_by_name_and_read_by_path(
     dirs: UserDirs,
 ) -> None:
-    """C-059: a bare name never leaves the config directories; a path goes where it says."""
+    """C-059: a bare name is searched only in the config directories. A path is used as it is."""
     target = dirs.file("outside.conf", "ro /outside\n")
     link = dirs.config / "linked.conf"
     link.symlink_to(target)

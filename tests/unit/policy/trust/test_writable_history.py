@@ -1,4 +1,4 @@
-"""What earlier runs could write is known by name and by inode, whatever the names are."""
+"""Previously writable paths are known by name and by inode."""
 
 from __future__ import annotations
 

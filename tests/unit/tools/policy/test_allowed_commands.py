@@ -1,6 +1,4 @@
-"""What stands around an allowed command, and what an approval is about: nothing of a line is left
-out.
-"""
+"""Rules and approvals cover the whole line, also the text around an allowed command."""
 
 from __future__ import annotations
 
@@ -13,8 +11,8 @@ from hypothesis import strategies as st
 from paddock import Action, CommandRule, ToolCall, ToolPolicy
 
 GIT = r"^git (status|diff|log)( --(stat|short|oneline)| [\w./][\w./~^-]*)*$"
-# Also rules for what sets variables: a rule about one command is none about what it does to the
-# next.
+# Rules for commands that set variables too: a rule about one command does not cover its effect on
+# the next.
 BUILTINS = (
     "read", "printf", "test", "[", "getopts", "mapfile", "readarray", "declare", "typeset",
     "export", "local", "readonly", "let", "unset", "wait", "set", "shopt", "eval", "exec", "source",
@@ -58,7 +56,7 @@ PLAIN = (
     "cat <<'E'\n $((PATH=1)) ${PATH:=x} $[PATH=1]\nE",
     "cat <<< x && git status",
 )  # fmt: skip
-# Words that set a variable when they are expanded, wherever they stand.
+# Words that set a variable when they are expanded, at any position.
 WORDS = (
     "$((PATH=1))",
     "$((PATH++))",
@@ -211,7 +209,7 @@ def test_an_assignment_anywhere_in_the_line_is_not_covered(
     assert checked("\n".join((*before, sets, *after))) is not Action.ALLOW
 
 
-# Nothing of the text is left out of what is approved.
+# An approval covers the whole text.
 
 PIECES = (
     "a",
@@ -247,7 +245,7 @@ LETTERS = (" ", "\t", "\n", "\\", "'", '"', "a", "2", "$", ";", "&", ">", "=", "
 
 
 def collapsed(line: str) -> str:
-    """Without the blanks that part words, as far as that can be told without a grammar."""
+    """The text without blanks between words, as far as that is possible without a grammar."""
     parts = re.findall(
         r"""'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\.|[ \t]+|\\?.""",
         line.replace("\\\n", ""),

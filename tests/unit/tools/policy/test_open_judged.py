@@ -1,4 +1,4 @@
-"""What was judged is what is opened, also while somebody swaps the directories on the way."""
+"""The judged file is the opened file, also while a process swaps directories of the path."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_fifo_does_not_block_the_call(tmp_path: Path) -> None:
 
 @contextmanager
 def swapping(work: Path, one: str, other: str) -> Iterator[mmap.mmap]:
-    """A process that exchanges two names as fast as it can; it counts in the first eight bytes."""
+    """A process that exchanges two names as fast as it can. It counts in the first eight bytes."""
     count = mmap.mmap(-1, 16)
     pid = os.fork()
     if pid == 0:
@@ -114,7 +114,7 @@ def test_ten_thousand_swaps_and_no_escape(
     policy = ToolPolicy(cwd=work, home=tmp_path)
     seen: dict[str, int] = {}
     with swapping(work, "d", "e") as count:
-        # Which answers come is chance, so it goes on until there was one of each.
+        # The answers depend on the race, so the loop continues until each came once.
         while (
             swaps(count) < SWAPS
             or sum(seen.values()) < OPENS

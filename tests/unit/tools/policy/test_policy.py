@@ -1,4 +1,4 @@
-"""The nine steps, in their order; where policies come from; what makes no sense."""
+"""The nine steps in their order, the sources of policies, and invalid policies."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ GIT_DENY, GIT_ALLOW, GIT_ASK = (
 )
 RM_ALLOW = CommandRule(action=ALLOW, exe="rm")
 
-# Each row: two steps disagree, or one stands alone. What comes first decides.
+# In each row two steps disagree, or one decides alone. The earlier step decides.
 ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     # 1 before all
     ({"read_only": True}, write("/w/x"), DENY, 1),
@@ -77,7 +77,7 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     ({"read_only": True, "command_rules": [GIT_ALLOW]}, bash("git status"), DENY, 1),
     ({"read_only": True}, bash("rm -rf /"), DENY, 1),
     ({"read_only": True, "require_approval_for_writes": True}, write("/w/x"), DENY, 1),
-    # 2 before 3: a person's own list gives way to a rule, the built-in one does not
+    # 2 before 3: a rule wins over the user's list, but not over the built-in list
     ({"path_rules": [X_DENY]}, read("/w/x"), DENY, 2),
     ({"path_rules": [X_DENY], "denied_paths": ["/w/x"]}, read("/w/x"), DENY, 2),
     ({"path_rules": [X_ALLOW], "denied_paths": ["/w/x"]}, read("/w/x"), ALLOW, 9),
@@ -91,7 +91,7 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     ({"path_rules": [X_ASK]}, read("/w/x"), ASK, 2),
     ({"path_rules": [X_ASK], "require_approval_for_writes": True}, write("/w/x"), ASK, 2),
     ({"path_rules": [X_ALLOW], "require_approval_for_writes": True}, write("/w/x"), ALLOW, 9),
-    # 2: the first match, and only for what it is about
+    # 2: the first match decides, and only for its own subject
     ({"path_rules": [X_ALLOW, X_DENY]}, read("/w/x"), ALLOW, 9),
     ({"path_rules": [X_DENY, X_ALLOW]}, read("/w/x"), DENY, 2),
     ({"path_rules": [PathRule(action=DENY, path="/w/x", op=Effect.WRITE)]}, read("/w/x"), ALLOW, 9),
@@ -325,7 +325,7 @@ def test_an_allowed_command_covers_nothing_that_stands_beside_it(line: str, acti
 def test_a_program_that_is_allowed_by_its_name_is_the_one_of_path(
     line: str, action: Action
 ) -> None:
-    """The agent may have written a file of that name."""
+    """The agent may have written a program of that name."""
     listing = policy(
         command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True
     )
@@ -343,7 +343,7 @@ def test_a_program_that_is_allowed_by_its_name_is_the_one_of_path(
 def test_an_argument_named_as_a_path_is_judged_as_written_and_as_a_handler_may_open_it(
     written: str, opened: str
 ) -> None:
-    for name in ("where", "path"):  # the control: one without a path's name
+    for name in ("where", "path"):  # the control: an argument without the name of a path
         found = guess(
             ToolCall(name="own", arguments={name: written}), annotated=(), cwd="/w", home="/h"
         ).paths
@@ -385,7 +385,7 @@ def test_a_rule_with_a_slow_expression_ends() -> None:
     assert slow.check(bash("a" * 50_000 + "!")).action is ALLOW
 
 
-# What an approval is about.
+# The subject of an approval.
 
 
 def scope(line: str, cwd: str = "/w") -> object:
@@ -458,7 +458,7 @@ def test_an_approval_of_an_unknown_tool_is_about_all_arguments() -> None:
     assert scope_of(where="/w/x", what="a") != scope_of(where="/w/x", what="b")
 
 
-# Where policies come from.
+# The sources of policies.
 
 TOML = """
 [tools]
@@ -538,7 +538,7 @@ def test_the_same_file_means_another_boundary_elsewhere(tmp_path: Path) -> None:
         assert made.check(read(f"{tmp_path}/three/x")).action is DENY
 
 
-# What makes no sense.
+# Invalid policies.
 
 
 @pytest.mark.parametrize(
