@@ -33,7 +33,7 @@ reason = "makes files"
 
 @dataclass(slots=True)
 class Server:
-    """``paddock approvals serve``, as the tester's."""
+    """``paddock approvals serve`` of the tester."""
 
     address: str
     pid: int
@@ -47,7 +47,7 @@ class Server:
         return self.address.split("/")[3]
 
     def state(self) -> dict[str, Any]:
-        """What the page is told first."""
+        """The first message of the event stream of the page."""
         with urllib.request.urlopen(f"{self.address}events", timeout=START_S) as stream:
             told: dict[str, Any] = json.loads(stream.readline().removeprefix(b"data: "))
             return told

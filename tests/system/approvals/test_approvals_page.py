@@ -1,4 +1,4 @@
-"""A person answers in a real browser: what a run waits for happens, or does not."""
+"""A person answers the questions of a run in a real browser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Run:
 
 @contextmanager
 def running(sandbox: SandboxRunner, script: str) -> Iterator[Run]:
-    """Without a terminal: it asks the server."""
+    """A run without a terminal, so that it asks the server."""
     policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     ended: list[Outcome] = []
     command = sandbox.command(["sh", "-c", script], "--policy", policy)
@@ -74,7 +74,7 @@ def test_keys_of_the_page_give_each_answer(
         page.key("s")
         page.until("document.querySelector('.lines')?.textContent === 'touch four'")
         cards(page, 1)
-        page.key("d")  # no answer
+        page.key("d")  # not an answer key
         page.key("n")
     assert run.outcome.stdout == "0\n126\n0\n0\n126\n", run.outcome
     assert [one.exists() for one in made] == [True, False, True, False]
@@ -103,11 +103,11 @@ def test_one_of_several_questions_can_be_chosen(
         cards(page, 3)
         page.key("y")
         cards(page, 2)
-        # The card goes with the answer, and the command comes after it.
+        # The answer removes the card, and the command runs after it.
         wait_for((sandbox.tree.project / second.split()[1]).exists, "what was allowed happens")
         page.key("?")
         page.until("document.querySelector('#keys').open")
-        page.key("y")  # not while something else is on the screen
+        page.key("y")  # ignored while a dialog is open
         page.key("Escape")
         page.until("!document.querySelector('#keys').open")
         cards(page, 2)
@@ -122,7 +122,7 @@ def test_a_question_that_has_just_come_up_takes_no_answer(
     sandbox: SandboxRunner, server: Server, page: Page
 ) -> None:
     page.go(server.address)
-    # The page's own clock stands still: nothing settles.
+    # The clock of the page stands still, so the delay of a new question never ends.
     page.until("document.querySelector('#state').textContent === 'live'")
     page.tell("window.setTimeout = () => 0")
     with running(sandbox, "touch made") as run:
@@ -148,7 +148,7 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
         page.key("a")
         page.until("document.querySelector('#rule').open")
         assert "argv_regex" in page.tell("document.querySelector('#text').textContent")
-        page.key("Enter")  # the careful one has the focus
+        page.key("Enter")  # the safe button has the focus
         page.until("!document.querySelector('#rule').open")
         assert not approved.exists()
         page.key("a")

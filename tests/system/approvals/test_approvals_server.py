@@ -1,4 +1,4 @@
-"""Who may answer, and who may ask: those who know the token, and runs of the same person."""
+"""Only a client with the token may answer. Only runs of the same user may ask."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_page_needs_the_token(server: Server) -> None:
     "name", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "[::1]", ""]
 )
 def test_another_host_name_for_the_address_is_not_served(server: Server, name: str) -> None:
-    """DNS rebinding: the page of a name that leads here is not ours."""
+    """DNS rebinding: a page of another name that resolves to this address is refused."""
     assert status(server, f"/{server.token}/", Host=name) == 421
 
 
@@ -124,12 +124,12 @@ def test_random_bytes_are_refused_and_disturb_no_client(server: Server, noise: b
 
 
 def test_a_silent_client_does_not_keep_others_out(server: Server) -> None:
-    """More connections than are kept; each is one that a command could make."""
+    """More connections than the server keeps. A command could open each of them."""
     host, port = server.host.split(":")
     with contextlib.ExitStack() as held:
         for _ in range(600):
             silent = held.enter_context(socket.create_connection((host, int(port)), timeout=120))
-            with contextlib.suppress(OSError):  # cut off meanwhile
+            with contextlib.suppress(OSError):  # the server closed it meanwhile
                 silent.sendall(b"GET / HTTP/1.1\r\n")
         assert status(server, f"/{server.token}/") == 200
         assert server.state()["pending"] == []
@@ -162,11 +162,11 @@ def test_socket_belongs_to_the_user_only(sandbox: SandboxRunner, server: Server)
     }  # fmt: skip
     assert {one.st_uid for one in facts.values()} == {sandbox.tester.uid}
     key = (place / "key").read_text()
-    if os.getuid() != sandbox.tester.uid:  # somebody else, who may open everything
+    if os.getuid() != sandbox.tester.uid:  # another user (root), who may open every file
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             line.settimeout(60)
             line.connect(str(place / "socket"))
-            with contextlib.suppress(ConnectionError):  # what is sent is not even read
+            with contextlib.suppress(ConnectionError):  # the server does not read the message
                 line.send(json.dumps({"key": key}, separators=(",", ":")).encode())
                 assert line.recv(100) == b""
 
@@ -185,7 +185,7 @@ def test_a_client_without_the_key_asks_nothing(sandbox: SandboxRunner, server: S
         knocked = sandbox.outside(["python3", "-c", script])
         assert knocked.stdout == "started\nb''\n", knocked
         assert not server.state()["pending"]
-    # Who knows it is heard: nonsense is answered by the end of the line as well, a question is not.
+    # A client with the key is served. Nonsense closes the connection too, a question does not.
     hello = json.dumps({"key": key}, separators=(",", ":")).encode()
     known = (
         SEQPACKET
@@ -211,8 +211,8 @@ def test_no_command_reaches_the_approvals_server(
     assert inside.started, inside
     assert inside.exit_code != 0
     assert (place / "key").read_text() not in inside.stdout
-    # In the landlock tier the name can be connected to, where unix sockets are opened; without the
-    # key that is all.
+    # In the landlock tier a command with unix sockets can connect to the name. Without the key it
+    # can do no more.
     knock = KNOCK.format(place=place, hello=b'{"key":"0"}')
     knocked = sandbox.inside(["python3", "-c", knock], *grants)
     assert knocked.started, knocked

@@ -1,4 +1,6 @@
-"""A rule asks, a person answers: a real `git push` waits for that, and everything else goes on."""
+"""A rule asks and a person answers. A real `git push` waits for the answer, and other commands
+continue.
+"""
 
 from __future__ import annotations
 
@@ -58,11 +60,11 @@ class Asking:
         return self.sandbox.tree.project
 
     def pushed(self) -> bool:
-        """As the host sees it."""
+        """Whether the host has received the push."""
         return (self.project / "remote.git" / "refs" / "heads" / "main").exists()
 
     def go(self) -> None:
-        """What waits inside (``WAIT``) goes on."""
+        """Releases the command that waits inside (``WAIT``)."""
         self.sandbox.tree.put(self.project / "go")
 
     def take_back(self) -> None:
@@ -84,7 +86,7 @@ class Asking:
 
     @contextmanager
     def at_terminal(self, script: str) -> Iterator[Screen]:
-        """A shell outside, which runs the script inside: what its job control sees is seen."""
+        """A shell outside runs the script inside, so that its job control is tested too."""
         self.sandbox.tree.put(self.project / "script", f"echo up-$((40+2))\n{script}\n")
         self.sandbox.tree.put(
             self.sandbox.tree.root / "start", "exec " + _joined(self.command(["sh", "script"]))
@@ -98,7 +100,7 @@ class Asking:
             yield screen
 
     def companion(self) -> int:
-        """Its process."""
+        """The process of the approver."""
         found = [
             int(entry.parent.name)
             for entry in Path("/proc").glob("[0-9]*/cmdline")
@@ -201,7 +203,7 @@ def test_answer_always_is_valid_for_every_run_but_not_against_a_deny(asking: Ask
         0o600,
         asking.sandbox.tester.uid,
     )
-    # No terminal: nobody could be asked.
+    # Without a terminal no person can be asked.
     assert asking.run(["sh", "-c", PUSH]).exit_code == 0
     assert asking.run(["sh", "-c", "git push -q remote.git main:other"]).exit_code == 126
     assert asking.run(["sh", "-c", "git push --force -q remote.git main"]).exit_code == 126
@@ -226,8 +228,7 @@ def test_answer_always_is_valid_for_every_run_but_not_against_a_deny(asking: Ask
         cwd=asking.project,
     )
     assert f"{asking.approved}:1" in explained.stdout
-    # Whatever was compiled with it is not remembered without it; nor with another text, written in
-    # place.
+    # A plan compiled with the file is not reused without the file, nor with another text in it.
     text = asking.approved.read_text()
     asking.approved.write_text("")
     assert asking.run(["sh", "-c", PUSH]).exit_code == 126
@@ -238,7 +239,7 @@ def test_answer_always_is_valid_for_every_run_but_not_against_a_deny(asking: Ask
 
 
 def test_an_approval_that_a_command_writes_is_ignored(asking: Asking) -> None:
-    """Its place is closed, whatever is granted."""
+    """The path of the file is closed under every grant."""
     home = asking.sandbox.tester.home
     rule = '[[rule]]\\nid = "x"\\naction = "allow"\\nexe = "/usr/bin/git"\\n'
     script = (
@@ -306,7 +307,7 @@ def test_end_of_the_approver_denies_and_restores_the_terminal(asking: Asking) ->
 
 
 def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking) -> None:
-    """It reads all the time, and would leave if it lost its terminal."""
+    """The shell reads all the time, and would end if it lost its terminal."""
     argv = [str(word) for word in asking.command(["bash", "--norc", "--noprofile", "-i"])]
     with terminal.opened(asking.sandbox.tester, argv, cwd=asking.project) as screen:
         screen.line("PS1='inner$ '; echo up-$((40+2))")
@@ -321,7 +322,7 @@ def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking)
         screen.shows("still-2")
 
 
-# A terminal program: raw mode, and it looks for keys all the time.
+# A terminal program in raw mode that polls for keys all the time.
 KEYS = """
 import os, select, termios, tty
 old = termios.tcgetattr(0)
@@ -337,8 +338,8 @@ termios.tcsetattr(0, termios.TCSANOW, old)
 def test_a_program_that_reads_keys_gets_all_input_but_the_answers(
     asking: Asking,
 ) -> None:
-    """It wakes with every answer, tries to read and is stopped. The shell outside must not take
-    that for Ctrl-Z.
+    """The program wakes with every answer, tries to read and is stopped. The shell outside must not
+    read that as Ctrl-Z.
     """
     asking.sandbox.tree.put(asking.project / "keys.py", KEYS)
     pushes = f"n=0; while [ $n -lt 10 ]; do n=$((n+1)); {PUSH}; echo answered-$n-$?; done"
@@ -392,8 +393,8 @@ termios.tcsetattr(fd, termios.TCSANOW, before)
 def test_terminal_modes_set_by_a_command_do_not_answer_a_question(
     asking: Asking, how: str, typed: str
 ) -> None:
-    """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or
-    letters that vanish.
+    """A background process that ignores SIGTTOU may set the terminal: each key is then a line, or
+    letters vanish.
     """
     asking.sandbox.tree.put(asking.project / "disturbs.py", DISTURBS)
     script = (
@@ -435,7 +436,7 @@ open("taken", "wb").write(letter)
 
 
 def test_a_command_that_reads_typed_letters_cannot_turn_no_into_yes(asking: Asking) -> None:
-    """A process that left the session is not stopped when it reads."""
+    """A process outside the session is not stopped when it reads the terminal."""
     asking.sandbox.tree.put(asking.project / "takes.py", TAKES)
     script = (
         f"python3 takes.py < /dev/tty; while ! test -e taking; do sleep 0.1; done; {PUSH}; "
@@ -443,9 +444,9 @@ def test_a_command_that_reads_typed_letters_cannot_turn_no_into_yes(asking: Aski
     )
     with asking.at_terminal(script) as screen:
         asked(screen)
-        # Who comes first gets it; whoever takes it, the answer is none.
+        # The first reader gets the line. For both readers it is not an answer.
         for number in range(2, 12):
-            screen.line("nay")  # what is no answer is asked again
+            screen.line("nay")  # the question is asked again after an invalid answer
             wait_for(lambda n=number: screen.text().count(ASKED) >= n, "it is asked again")  # type: ignore[misc]
             assert not asking.pushed()
             if (asking.project / "taken").exists():
@@ -545,7 +546,7 @@ def test_a_callback_answers_questions_of_a_run(
 
 
 def test_hundreds_of_open_questions_do_not_stop_other_programs(asking: Asking) -> None:
-    """300 questions are open at once, and nobody answers until 100 other programs have run."""
+    """300 questions are open at once, and no answer comes until 100 other programs have run."""
     asked_of = "; ".join(
         ["n=0", "while [ $n -lt 300 ]; do n=$((n+1)); git push --dry-run $n 2>/dev/null & done"]
     )

@@ -1,4 +1,4 @@
-"""Nobody answers where nobody is: no server, or one that ends."""
+"""Questions without an approver: no server, or a server that ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The report of a journal in a real browser: it is drawn, asks nobody for anything, and runs
-nothing.
-"""
+"""The report of a journal in a real browser: it is drawn, makes no request, and runs no script."""
 
 from __future__ import annotations
 
@@ -86,7 +84,9 @@ def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page)
     said = page.tell("document.body.innerText")
     assert "no-touching" in said
     assert "<b>x" in said
-    assert page.tell("getComputedStyle(document.body).maxWidth") != "none"  # its own style counts
+    assert (
+        page.tell("getComputedStyle(document.body).maxWidth") != "none"
+    )  # the style of the report is applied
     page.size(390, 844)
     page.until("window.innerWidth === 390")
 
@@ -102,7 +102,7 @@ def test_hostile_events_stay_text(sandbox: SandboxRunner, page: Page) -> None:
 
 
 def test_a_script_added_to_the_report_does_not_run(sandbox: SandboxRunner, page: Page) -> None:
-    """The policy in the page: the control is that the element is there."""
+    """The content security policy of the page. The control is that the element exists."""
     shown(sandbox, page, [event("session.start", cwd="/w", profile="p", command=["sh"])])
     made = "const one = document.createElement('script'); one.textContent = 'document.title = 1'"
     page.tell(f"{{ {made}; document.body.append(one) }}")

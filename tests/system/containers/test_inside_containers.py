@@ -1,6 +1,4 @@
-"""Inside a container: the engine's own filter is on, and the sandbox still has to hold, or to say
-what is in its way.
-"""
+"""Inside a container with the engine's filter the sandbox holds, or names the missing feature."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tests.support.tester import subordinate_numbers
 from tests.support.tree import SECRET
 from tests.support.waiting import wait_for
 
-PTRACE = str(numbers()["ptrace"])  # with nothing behind it: PTRACE_TRACEME
+PTRACE = str(numbers()["ptrace"])  # without arguments this is PTRACE_TRACEME
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
 
 
@@ -66,7 +64,7 @@ def test_sandbox_holds_under_the_engines_default_filter(
 def test_an_engine_that_does_not_know_the_calls_is_named_with_the_remedy(
     container: Container, names: tuple[str, ...]
 ) -> None:
-    """F-019: the engine's own profile as it was before it knew them; and the remedy helps."""
+    """F-019: an old profile of the engine that does not know the calls. The named remedy works."""
     marker = container.sandbox.tree.project / "ran"
     older = _without(names, container.place / "older.json")
     words = fenced(container, "touch", marker)
@@ -96,7 +94,7 @@ def _without(names: tuple[str, ...], path: Path) -> Path:
 
 
 def _knowing(names: tuple[str, ...], older: Path) -> Path:
-    """As container/README.md says."""
+    """The options of container/README.md."""
     profile = json.loads(older.read_text())
     profile["syscalls"].append({"names": names, "action": "SCMP_ACT_ALLOW"})
     newer = older.with_name("newer.json")
@@ -135,8 +133,8 @@ asyncio.run(main())
 
 
 def test_names_hold_in_a_container_of_rootless_podman(full: SandboxRunner) -> None:
-    """As an ordinary user: its files are its own inside (``keep-id``), and protected names hold
-    there too.
+    """As an ordinary user who owns the files inside too (``keep-id``). Protected names hold
+    there.
     """
     need_root()
     need_program("podman")

@@ -1,7 +1,7 @@
-"""Containers, on the real kernel: what root makes, with its controls and the host's own view of it.
+"""Containers of root on the real kernel, with controls and checks from the host.
 
-The root directory is a busybox that the test puts there. ``nobody`` is the user, whom the
-container's passwd does not know.
+The test makes a root directory with busybox. The user is ``nobody``, which the container's passwd
+does not list.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def test_a_mount_point_that_is_a_link_is_refused(jail: Jail, name: str) -> None:
 
 
 def test_every_namespace_is_its_own(jail: Jail) -> None:
-    """C-128. The command is not number 1: that is init's, which buries the dead and ends with
-    it.
+    """C-128. The command is not pid 1. That is init, which reaps processes and ends with the
+    command.
     """
     with jail.running() as running:
         for name in NAMESPACES:
@@ -148,7 +148,7 @@ def test_devices_are_a_few_and_proc_is_masked(jail: Jail) -> None:
     masked = [name for name in oci.split() if Path("/proc", name).exists()]
     assert masked
     for name in masked:
-        # Its own root, with the rights of the host's: only the masks are left.
+        # Root of the container with the rights of host root: only the masks protect.
         shown = jail.shell(
             f"cat /proc/{name} && echo read", "-u", "0", "-g", "0", "--id-map", "identity"
         )
@@ -249,7 +249,7 @@ def test_capabilities_are_none_but_those_that_are_named(jail: Jail) -> None:
 
 
 def test_the_groups_of_the_caller_are_given_up(jail: Jail) -> None:
-    """C-134: root with more groups than one."""
+    """C-134: root with several groups."""
     with_groups = ["setpriv", "--groups", "4,27", "--"]
     control = jail.raw([*with_groups, "id", "-G"])
     assert "27" in control.stdout.split(), str(control)
@@ -273,7 +273,7 @@ def test_the_environment_is_made_anew(jail: Jail) -> None:
 def test_container_does_not_start_without_a_seccomp_filter(
     jail: Jail, programs: Programs, number: str
 ) -> None:
-    """C-137: a kernel that does not take one."""
+    """C-137: a kernel that accepts no filter."""
     prefix: list[Word] = [programs.oldkernel, "--no-seccomp", number, "--"]
     outcome = jail.shell("touch /srv/ran", prefix=prefix)
     assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
@@ -302,7 +302,7 @@ def test_descriptors_of_the_caller_stay_outside(jail: Jail) -> None:
         os.close(fd)
     assert outcome.stdout.split() == ["started", "0", "1", "2", "3"], str(
         outcome
-    )  # 3 is the listing itself
+    )  # 3 is the descriptor of the listing
 
 
 def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
@@ -428,7 +428,7 @@ def test_control_groups_of_both_versions_are_entered(jail: Jail) -> None:
                 assert (
                     str(running.supervisor.pid) not in (group / "cgroup.procs").read_text().split()
                 ), group
-        # Inside, they are the top: no name of the host's is seen.
+        # Inside, each group is the root of its hierarchy: no name of the host is visible.
         seen = jail.shell("cat /proc/self/cgroup", *flags)
         assert {line.split(":")[2] for line in seen.stdout.splitlines()[1:]} == {"/"}, str(seen)
         (pids / "pids.max").write_text("4")
@@ -459,7 +459,7 @@ def test_journal_is_written_on_the_host(jail: Jail) -> None:
 
 
 def test_the_sample_starts_a_shell(jail: Jail) -> None:
-    """C-146, and the flags go on top of what it says."""
+    """C-146: flags win over the profile."""
     profile = jail.rootdir.parent / "container.conf"
     profile.write_text(EXAMPLE.read_text().replace("/srv/jail", str(jail.rootdir)))
     profile.chmod(0o644)
@@ -548,7 +548,7 @@ def test_container_steps_run_in_order(jail: Jail) -> None:
         )
         assert found is not None, f"{name} does not come after line {at}: {lines[at]}"
         at = seen[name] = found
-    # By another process than the users, so before or after them.
+    # Another process writes it, so it comes before or after the users.
     own = next(
         number
         for number, line in enumerate(lines)

@@ -1,4 +1,4 @@
-"""Containers without root: the command is its caller outside, whatever it is called inside."""
+"""Containers without root: outside, every user of the container is the caller."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_capabilities_reach_no_further_than_the_container(jail: Jail) -> None:
 
 
 def test_directories_above_a_mask_cannot_be_renamed(jail: Jail) -> None:
-    """Moved away, the hidden file would be another name's in the next container."""
+    """If it was moved, the hidden file would have another name in the next container."""
     made = (
         "mkdir -p /srv/a/b /srv/free/b; echo secret > /srv/a/b/key; echo secret > /srv/free/b/key"
     )

@@ -8,7 +8,7 @@ from tests.support.sandbox import SandboxRunner
 
 @pytest.fixture(params=["landlock", "full"])
 def gate(request: pytest.FixtureRequest) -> Gate:
-    """In both tiers: who supervises whom differs between them."""
+    """The gate in both tiers, because the process tree differs."""
     sandbox: SandboxRunner = request.getfixturevalue(
         "sandbox" if request.param == "landlock" else "full"
     )

@@ -1,4 +1,4 @@
-"""What people and programs see of a decision: errno, a line on stderr, an event in the journal."""
+"""The visible results of a decision: errno, a line on stderr, an event in the journal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     probe = gate.sandbox.probe("exec", forbidden, "a b")
     assert gate.inside(probe, because).stderr.splitlines() == [said]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
-    # Who looks for a program in several places, or tries again, is refused each time and told once.
+    # A caller that tries several directories, or tries again, is denied each time and reported
+    # once.
     again = (
         f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', "
         f"'a b'])\n"
@@ -44,12 +45,12 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     )
     outcome = gate.inside(["python3", "-c", again], because)
     assert outcome.stderr.splitlines() == [said], str(outcome)
-    # Without end it becomes rare, and the journal has each.
+    # Many denials are reported less often. The journal has each of them.
     outcome = gate.shell(f"for i in $(seq 80); do {forbidden} $i 2> /dev/null; done", because)
     lines = [line for line in outcome.stderr.splitlines() if line.startswith("paddock: denied")]
     assert 20 <= len(lines) < 60, len(
         lines
-    )  # fewer where writing could wait, and all is said in the end
+    )  # fewer lines if a write could block; the rest is reported at the end
     denied = [event for event in gate.execs() if event["action"] == "deny"]
     assert len(denied) == 1 + 1 + 5 + 80
 
@@ -96,7 +97,7 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
         shell["ppid"],
         str(gate.project),
     )
-    if gate.sandbox.tier == "landlock":  # where the command's numbers are those of the host
+    if gate.sandbox.tier == "landlock":  # the pids of the command are those of the host
         assert outcome.stdout == f"{shell['pid']} {shell['ppid']}\n"
     words: list[Word] = [
         gate.sandbox.installation.paddock,
@@ -139,7 +140,7 @@ RULES = {
 
 @pytest.mark.parametrize("key", RULES)
 def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
-    """As the only rule that allows the marker, where everything but shells is denied."""
+    """The only rule that allows the marker program. All other programs but shells are denied."""
     programs = gate.sandbox.programs
     gate.sandbox.tree.make(gate.project / "sub")
     condition, good, bad = RULES[key]
@@ -166,7 +167,7 @@ def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
 
 
 def test_a_parent_rule_denies_a_program_whose_parent_has_ended(gate: Gate) -> None:
-    """It is nobody's child then, and what can not be judged is denied."""
+    """The program has no parent then. A call that cannot be judged is denied."""
     mark = gate.sandbox.programs.allowed
     rules = (rule("not-by-env", "deny", exe=str(mark), parent_exe="/usr/bin/env"),)
     assert gate.shell(f"{mark} x; true", *rules).exit_code == 0

@@ -1,4 +1,4 @@
-"""Ways that somebody found who knew only the documents."""
+"""Attacks that were found with knowledge of the documents only."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ if answer == 0:
     os._exit(0)
 print("ok" if answer > 0 else os.strerror(ctypes.get_errno()))
 """
-# SIGCHLD, alone and with what two processes would share: CLONE_FS. (The numbers are x86_64's.)
+# SIGCHLD, alone and with CLONE_FS, which would share the directory. (The numbers are those of
+# x86_64.)
 FORK, SHARING_FORK = "56, 17, 0, 0, 0, 0", "56, 0x200 | 17, 0, 0, 0, 0"
 # SECCOMP_SET_MODE_FILTER with NEW_LISTENER and no program.
 LISTEN = "317, 1, 8, None"
@@ -39,7 +40,9 @@ LISTEN = "317, 1, 8, None"
 def test_no_process_shares_its_directory_and_no_other_process_listens(
     gate: Gate, call: str, without: str, under_rules: str
 ) -> None:
-    """What shares it could change it after an exec was verified; who listens last would answer."""
+    """A process that shares the directory could change it after the check. The newest listener
+    would answer.
+    """
     words = ["python3", "-c", CALL.format(call=call)]
     assert gate.without(words).stdout.strip() == without
     outcome = gate.inside(words, gate.forbidding)
@@ -47,16 +50,15 @@ def test_no_process_shares_its_directory_and_no_other_process_listens(
 
 
 def test_a_script_behind_a_changeable_path_is_denied(gate: Gate) -> None:
-    """The interpreter follows the link once more, when it may lead to another script. (ldd is
-    one.)
+    """The interpreter follows the link again, and it may lead to another script then. (ldd is a
+    script.)
     """
     (gate.project / "link").symlink_to("/usr/bin")
     allowed = [rule("ldd", "allow", exe="/usr/bin/ldd"), rule("all", "allow", exe_glob="/**")]
     assert gate.without(["link/ldd", "--version"]).exit_code == 0
     gate.sandbox.tree.make(gate.project / "dir")
     up = "../" * (len(gate.project.parts) - 1)
-    # A directory that `..` leads out of can become a link as well, and a working directory can be
-    # moved.
+    # A directory before `..` can become a link too, and a working directory can be moved.
     for way in (
         "link/ldd",
         f"{gate.project}/link/ldd",
@@ -67,7 +69,8 @@ def test_a_script_behind_a_changeable_path_is_denied(gate: Gate) -> None:
         outcome = gate.inside(["sh", "-c", f"{way} --version"], *allowed, default="deny")
         assert outcome.exit_code == 126, str(outcome)
         assert "through a path that the command can change" in outcome.stderr
-    # By its own path, from its own directory, and through links that no command can make.
+    # Allowed: by its own path, from its own directory, and through links that no command can
+    # create.
     for way in (
         "/usr/bin/ldd",
         "cd /usr/bin && ./ldd",
@@ -80,7 +83,7 @@ def test_a_script_behind_a_changeable_path_is_denied(gate: Gate) -> None:
 
 
 def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
-    """The kernel starts what PT_INTERP names, and asks nobody."""
+    """The kernel starts the program that PT_INTERP names, without another exec call."""
     gcc, tree, project = need_program("gcc"), gate.sandbox.tree, gate.project
     host = tree.put(tree.root / "host.c", "int main(void) { return 0; }\n")
     loader = loader_of(Path("/bin/true"))
@@ -123,7 +126,7 @@ def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
 
 
 def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
-    """It is no text either, which a shell would read."""
+    """A shell would not read it as text either."""
     script = gate.sandbox.tree.put(
         gate.project / "long", f"#!/bin/echo {'x' * 300}\ntouch ran\n", mode=0o755
     )
@@ -138,7 +141,7 @@ def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
 
 
 def test_a_path_search_continues_after_a_denied_program(gate: Gate) -> None:
-    """execvp(3) takes EACCES of one directory of PATH for nothing found there."""
+    """execvp(3) continues the PATH search after EACCES."""
     first = gate.sandbox.tree.make(gate.project / "first")
     gate.sandbox.tree.put(first / "true", "#!/bin/false\n", mode=0o755)
     policy = gate.policy(rule("usr", "allow", exe_glob="/usr/**"), default="deny")
@@ -176,7 +179,7 @@ def test_a_nested_busybox_call_is_judged_by_its_applet(gate: Gate) -> None:
 
 
 def test_a_limit_that_many_exec_calls_meet_ends_the_run(gate: Gate) -> None:
-    """Those who are ended are stopped first; the supervisor does not stop with them."""
+    """The processes are stopped before they are ended. The supervisor does not stop with them."""
     hog = "import os, time; x = os.urandom(60 << 20); time.sleep(20)"
     busy = "i=0; while [ $i -lt 3000 ]; do /bin/true; i=$((i+1)); done"
     script = f"for n in 1 2 3 4; do ({busy}) & python3 -c '{hog}' & done; wait"
@@ -209,8 +212,7 @@ def _runs_true(pid: str, uid: int) -> bool:
         return False
 
 
-# Popen returns as soon as its pipe is closed by the exec, which is just before the new program is
-# looked at.
+# Popen returns when the exec closes its pipe, just before the gate checks the new program.
 KILLS = """
 import subprocess
 for number in range(400):
@@ -227,8 +229,8 @@ else:
 
 
 def test_a_program_killed_during_its_start_is_reaped(gate: Gate) -> None:
-    """It was traced: until we have waited for it nobody else can. That it was killed is no attack,
-    and no denial.
+    """The tracer has to wait for the process before its parent can. Its death is neither an attack
+    nor a denial.
     """
     words = ["python3", "-c", KILLS]
     assert gate.without(words).stdout == "all are dead\n"
@@ -240,14 +242,14 @@ def test_a_program_killed_during_its_start_is_reaped(gate: Gate) -> None:
 
 
 def test_rules_are_refused_if_commands_can_write_process_memory(gate: Gate) -> None:
-    """Its arguments could be changed before the new program runs its first instruction, and after
-    they were judged.
+    """The arguments could be changed after the check and before the first instruction of the
+    program.
     """
     for more in ('write_globs = ["/proc/**"]\n', 'allow_globs = ["/proc/**"]\n'):
         outcome = gate.inside(["true"], gate.forbidding, more=more)
         assert outcome.exit_code == 125, str(outcome)
         assert "could change a program after the check" in outcome.stderr
-    # Where programs may change each other it is said, and whoever reads can not.
+    # A write grant for process memory is refused. A read grant is not.
     assert gate.inside(["true"], gate.forbidding, more='read_globs = ["/proc/**"]\n').exit_code == 0
 
 

@@ -1,5 +1,5 @@
-"""What callers hand to the kernel: any bytes, as much as it takes, and nonsense. The gate answers
-as the kernel would, judges what the kernel would start, and goes on.
+"""Arguments of exec calls: any bytes, up to the limits of the kernel, and invalid ones. The gate
+answers like the kernel, judges the program that the kernel would start, and continues.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.support.gate import Gate, rule
 
 
 def allowed(gate: Gate, act: str, *before: str, after: tuple[str, ...] = ()) -> str:
-    """The probe's answer, which is the same without the gate."""
+    """The answer of the probe. It is the same without the gate."""
     words = gate.sandbox.probe(act, *before, gate.sandbox.programs.allowed, *after)
     control = gate.without(words).answer
     gate.ran()
@@ -105,7 +105,7 @@ def test_in_a_directory_that_is_gone_programs_are_judged(gate: Gate) -> None:
     programs = gate.sandbox.programs
     for program, answer in ((programs.allowed, "ok 9"), (programs.forbidden, "EACCES")):
         gone = gate.sandbox.tree.make(gate.project / "gone")
-        # It runs, and finds no directory to leave its line in.
+        # The program runs, but has no directory to write its line to.
         outcome = gate.inside(gate.sandbox.probe("exec-removed", gone, program), gate.forbidding)
         assert outcome.answer == answer, str(outcome)
         assert not gone.exists()
@@ -130,8 +130,8 @@ def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> N
 
 
 def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:
-    """A text without a first line is for a shell; a directory, a device, a broken binary are for
-    nobody.
+    """A shell runs a text without an interpreter line. No program runs a directory, a device or a
+    broken binary.
     """
     project = gate.project
     own = rule("own", "allow", exe_glob=f"{project}/*")
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:
     ):  # fmt: skip
         assert gate.without(gate.sandbox.probe("exec", path)).answer == answer, path
         outcome = gate.inside(gate.sandbox.probe("exec", path), own)
-        # What is not executable is no program either, and the gate looks at that first.
+        # A file without the execute bit is no program either. The gate checks that first.
         assert outcome.answer in (answer, "ENOEXEC" if path == "./plain" else answer), (
             f"{path}: {outcome}"
         )
@@ -187,9 +187,7 @@ def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
 
 
 def test_random_exec_calls_do_not_end_the_supervisor(gate: Gate) -> None:
-    """Calls with any addresses, descriptors and flags; then one that is right, and one that is
-    denied.
-    """
+    """Calls with random addresses, descriptors and flags, then a valid call and a denied call."""
     programs = gate.sandbox.programs
     noise = f"{programs.probe} exec-noise %d 1500"
     for seed in (1, 20261115):

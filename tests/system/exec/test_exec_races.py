@@ -1,8 +1,8 @@
-"""What was judged is what runs, whoever changes it meanwhile.
+"""The judged program is the program that runs, also if another process changes it meanwhile.
 
 The kernel reads path and arguments again after they were judged, and opens files by their names.
-Here both are changed as fast as that goes while the calls wait. The control is the same race under
-a gate that looks and then lets go.
+These tests change both as fast as possible while the calls wait. The control is the same race under
+a gate that only checks and continues.
 
 `make test` makes 400 calls in each race, `make stress` up to some ten thousand.
 """
@@ -47,7 +47,7 @@ RACES = (
     ),
     *("rewrite loader", "rewrite no loader"),
 )
-# Where files are fenced it is denied before it can begin.
+# With file rules it is denied before it can begin.
 UNFENCED = "exchange loader"
 
 
@@ -59,7 +59,7 @@ class Race:
     places: tuple[Path, ...]
 
     def bypasses(self, gate: Gate) -> list[str]:
-        """Lines that only the denied one can have left."""
+        """Lines that only the denied program can have written."""
         lines = [(place, line) for place in self.places for line in gate.ran(place)]
         return [
             line
@@ -127,14 +127,14 @@ def race(gate: Gate, name: str, calls: int) -> Race:
             offset = content.index(name_of_loader.encode())
             words = [*start, str(calls), changing, name_of_loader, roomy(denied), str(offset)]
         case ["rewrite", "no", "loader"]:
-            # A note, which the kernel does not look at, or the name of a loader.
+            # A note, which the kernel ignores, or the path of a loader.
             changing, denied = project / "own-l", programs.fixed
             rules = [rule("no-loader", "deny", exe=str(denied)), own]
             content, offset = with_note(programs.allowed.read_bytes(), os.fsencode(denied) + b"\0")
             changing.write_bytes(content)
             words = [*start, str(calls), changing, "\x04", "\x03", str(offset)]
         case ["rewrite", "content"]:
-            # One file whose content is the allowed one's or, but for one letter, not.
+            # One file with the content of the allowed program, or with one letter changed.
             changing, content = project / "own-c", programs.linked.read_bytes()
             offset = content.index(b"forbidden")
             content = content.replace(b"forbidden", b"permitted")
@@ -159,7 +159,7 @@ def race(gate: Gate, name: str, calls: int) -> Race:
 
 
 def with_note(program: bytes, note: bytes) -> tuple[bytes, int]:
-    """A static program whose first note (PT_NOTE) is this one, and where it is called a note."""
+    """A static program with this note (PT_NOTE) first, and the offset of its type field."""
     (headers,) = struct.unpack_from("<Q", program, 32)
     (count,) = struct.unpack_from("<H", program, 56)
     places = range(headers, headers + 56 * count, 56)
@@ -181,7 +181,7 @@ def counts(outcome: Outcome) -> tuple[int, int, int]:
     return calls, ran, killed
 
 
-# Content is nothing that one looks at and then goes on.
+# A naive gate does not check content.
 @pytest.mark.parametrize("name", [*(name for name in RACES if name != "rewrite content"), UNFENCED])
 def test_control_a_gate_that_only_looks_loses_the_race(sandbox: SandboxRunner, name: str) -> None:
     gate = Gate(sandbox=sandbox)
@@ -194,7 +194,7 @@ def test_control_a_gate_that_only_looks_loses_the_race(sandbox: SandboxRunner, n
         "--",
         *run.words,
     ]
-    # The race is lost by chance, so it is run until it is.
+    # Losing the race is chance, so the control runs until it happens.
     for _ in range(MOST_RUNS):
         outcome = gate.sandbox.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
         assert counts(outcome)[2] == 0, str(outcome)
@@ -206,7 +206,7 @@ def test_control_a_gate_that_only_looks_loses_the_race(sandbox: SandboxRunner, n
 @pytest.mark.parametrize("name", RACES)
 def test_no_unjudged_program_runs(gate: Gate, name: str) -> None:
     run = race(gate, name, CALLS)
-    # These are a debugger's.
+    # A debugger needs these calls.
     more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
     flags = ["--quiet", *(["--write", "/proc/**"] if "mem" in name else [])]
     assert (
@@ -236,7 +236,7 @@ def test_a_loader_that_the_command_can_exchange_is_never_started(gate: Gate) -> 
     )
 
 
-# Ends with the number of those that were killed.
+# The output ends with the number of killed programs.
 VANISHES = """
 import os, shutil, sys
 killed = 0
@@ -255,7 +255,7 @@ sys.exit(killed)
 def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(
     gate: Gate, loaded: bool
 ) -> None:
-    """Its loader is told by more than its path."""
+    """The gate identifies a loader by more than its path."""
     program = gate.sandbox.programs.hosted if loaded else gate.sandbox.programs.allowed
     own = rule("own", "allow", exe_glob=f"{gate.project}/own-*")
     outcome = gate.inside(["python3", "-c", VANISHES, program, "100"], own, flags=["--quiet"])
@@ -264,7 +264,7 @@ def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(
 
 
 def lost(gate: Gate, run: Race, outcome: Outcome) -> int:
-    """Nothing ran but what was judged; so much of that did."""
+    """Only judged programs ran. The result is their number."""
     calls, ran, killed = counts(outcome)
     print(gate.sandbox.tier, outcome.stdout.strip())
     bypasses = run.bypasses(gate)
@@ -276,9 +276,7 @@ def lost(gate: Gate, run: Race, outcome: Outcome) -> int:
 
 
 def test_a_command_killed_for_a_race_ends_the_run_with_its_signal(gate: Gate) -> None:
-    """It is waited for by those who trace it and by those who started it: its end is lost to
-    neither.
-    """
+    """The tracer and the parent both wait for the process. Neither loses its end."""
     programs = gate.sandbox.programs
     words: list[Word] = [programs.racer, "alone", "8", programs.allowed, *WORDS]
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_contains=WORDS[1])
@@ -286,7 +284,7 @@ def test_a_command_killed_for_a_race_ends_the_run_with_its_signal(gate: Gate) ->
         outcome = gate.inside(words, denied, flags=["--quiet"])
         assert outcome.stderr == "", str(outcome)
         assert not any(WORDS[1] in line.split() for line in gate.ran()), str(outcome)
-        # It ran, was denied each time, or was killed.
+        # The program ran, was denied each time, or was killed.
         assert outcome.exit_code in (0, 100, 137), str(outcome)
         if outcome.exit_code == 137:
             return

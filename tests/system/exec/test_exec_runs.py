@@ -1,5 +1,5 @@
-"""The gate in the life of a run: its supervisor, its terminal, runs inside of runs, containers,
-copies.
+"""The gate in a whole run: supervisor, terminal, nested runs, containers, copies of the
+workspace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: Gate) -> None:
-    """While an exec waits for a person, and with a process that left its session."""
+    """While an exec waits for an answer, and with a process in another session."""
     mark = gate.sandbox.programs.allowed
     text = (
         f"setsid sh -c 'touch apart; while :; do {mark} later; sleep 0.05; done' & "
@@ -60,12 +60,12 @@ def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: 
         wait_for(lambda: not any(map(alive, process_tree)), "everything ended")
     count = len(gate.ran())
     assert count > 0
-    # Nobody is left who could start another one.
+    # No process is left that could start another one.
     assert not any(gate.ran() for _ in range(3))
 
 
 def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Gate) -> None:
-    """The supervisor is stopped, so that the call waits for it; then it is killed."""
+    """The supervisor is stopped, so that the call waits. Then the supervisor is killed."""
     mark = gate.sandbox.programs.allowed
     argv = gate.command(
         ["sh", "-c", f"touch ready; read line; {mark} late; touch after"],
@@ -80,7 +80,7 @@ def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Ga
         process.stdin.flush()
 
         def waits() -> bool:
-            """Somebody is in execve(2), and nowhere else: that is 59 here and 221 there."""
+            """Whether a process is in execve(2): call 59 on x86_64 and 221 on aarch64."""
             found = set(process_tree) | {
                 one for pid in process_tree if alive(pid) for one in descendants(pid)
             }
@@ -104,7 +104,7 @@ def _call_of(pid: int) -> str:
 def test_the_end_of_the_command_ends_processes_that_start_programs_all_the_time(
     gate: Gate,
 ) -> None:
-    """Some of them are on their way through the gate when it ends."""
+    """Some exec calls wait in the gate when the command ends."""
     mark = gate.sandbox.programs.allowed
     loops = "".join(f"(while :; do {mark} x; done) & " for _ in range(4))
     for _ in range(5):
@@ -168,7 +168,7 @@ def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -
 
 
 def test_a_nested_run_is_refused_or_held_by_both_gates(gate: Gate) -> None:
-    """A task has one listener. Without a gate of its own the inner run is one more program."""
+    """A task has one listener. Without its own gate the inner run is an ordinary program."""
     programs = gate.sandbox.programs
     outer = gate.policy(gate.forbidding)
     inner = gate.sandbox.tree.put(
@@ -211,7 +211,7 @@ def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) 
     )
     outcome = gate.shell(text, gate.forbidding, flags=["--cow"])
     assert outcome.stdout == "1allowed y\nallowed w\n", str(outcome)
-    assert gate.ran() == []  # it is in the copy
+    assert gate.ran() == []  # the file is in the copy
     assert (gate.project / "old" / "file").exists()
     denied = [event["exe"] for event in gate.execs() if event["action"] == "deny"]
     assert denied == [str(programs.forbidden), str(gate.project / "copy")]
@@ -267,4 +267,4 @@ def test_the_documented_audit_command_lists_started_programs(gate: Gate) -> None
     told = gate.sandbox.tester.run(["sh", "-c", shown + denied]).stdout
     assert set(told.splitlines()) == {
         "no-cat\tcat own.txt"
-    }  # once for each directory of PATH that has it
+    }  # once for each directory of PATH with the program

@@ -1,4 +1,4 @@
-"""Programs as people use them, under rules: they notice nothing."""
+"""Common programs work under exec rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.jail import roots_reach_put_aside
 from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 
-# A day's rules: some things denied, some by argument, some by content or parent, the rest allowed.
+# Typical rules: some denials by path, by argument, by content or by parent, and the rest allowed.
 RULES = (
     rule(
         "no-push",
@@ -38,9 +38,9 @@ RULES = (
 
 
 def run(gate: Gate, script: str) -> Outcome:
-    """With what one builds and runs, and nothing killed or refused on the way."""
+    """Runs the script. No program is killed or denied."""
     words = ["bash", "-euc", script]
-    # A clone has a configuration of its own, which is otherwise looked at closely.
+    # A clone has its own configuration, which is protected by default.
     flags = ["-x", f"{gate.project}/**", "--open-protected", "**/.git/config"]
     outcome = gate.inside(words, *RULES, flags=flags, timeout_s=180)
     assert outcome.exit_code == 0, str(outcome)
@@ -96,7 +96,7 @@ def test_make_with_many_compilers_at_once(gate: Gate) -> None:
 
 
 def test_cargo(gate: Gate) -> None:
-    """As whoever can run it: often only he who started the tests."""
+    """Runs as a user who can run the program, often only the user who started the tests."""
     script = "command -v cargo > /dev/null && rustc --print sysroot"
     own = gate.sandbox.tester.run(["sh", "-c", script])
     found = (
@@ -173,9 +173,7 @@ def test_npm_and_node(gate: Gate) -> None:
 
 
 def test_many_processes_of_python(gate: Gate) -> None:
-    """What a parallel test run does: workers that start programs, by every way that the library
-    has.
-    """
+    """Workers start programs with every function of the library, as a parallel test run does."""
     copied(gate, {
         "many.py": """
             import multiprocessing, os, subprocess, sys
@@ -194,7 +192,7 @@ def test_many_processes_of_python(gate: Gate) -> None:
                         print(method, sum(pool.map(one, range(12))))
         """.replace("\n            ", "\n"),
     })  # fmt: skip
-    # The last one needs a unix socket, which only the full tier gives.
+    # The last function needs a unix socket, which only the full tier has.
     methods = ["fork", "spawn", *(["forkserver"] if gate.sandbox.tier == "full" else [])]
     outcome = run(gate, f"python3 many.py {' '.join(methods)}")
     assert outcome.stdout.splitlines() == [f"{method} 132" for method in methods]
@@ -262,7 +260,7 @@ func main() {
 
 @pytest.fixture(scope="module")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built outside, where the compiled library is kept from one run of the tests to the next."""
+    """Built outside, where the compiled library is kept between test runs."""
     go = next(
         (place for place in ("/usr/local/go/bin/go", "/usr/bin/go") if Path(place).exists()), None
     )
@@ -281,7 +279,7 @@ def test_a_go_program(gate: Gate, go_program: Path) -> None:
 
 
 def test_a_java_program(gate: Gate) -> None:
-    """It starts programs by a helper of its own (jspawnhelper)."""
+    """Java starts programs by its own helper (jspawnhelper)."""
     need_program("java"), need_program("javac")
     copied(gate, {
         "Small.java": """

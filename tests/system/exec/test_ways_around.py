@@ -1,6 +1,4 @@
-"""A program that is denied does not run, whatever it is started by. Each way leads there without
-the gate.
-"""
+"""A denied program does not run by any bypass. Each bypass works without the gate."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def _probe(act: str, *before: str, linked: bool = False) -> Way:
 
 
 def _shell(text: str) -> Way:
-    """``F`` is the denied program, ``L`` the same with a loader, ``D`` where they lie."""
+    """``F`` is the denied program, ``L`` the same with a loader, ``D`` their directory."""
 
     def words(gate: Gate) -> list[Word]:
         programs = gate.sandbox.programs
@@ -75,7 +73,7 @@ def _by_loader_copy(gate: Gate) -> list[Word]:
 
 
 def _script(*lines: str) -> Way:
-    """Files s0, s1, …; the first is executed, each may name the next."""
+    """Files s0, s1, …. The first is executed, and each may name the next as its interpreter."""
 
     def words(gate: Gate) -> list[Word]:
         programs = gate.sandbox.programs
@@ -164,7 +162,7 @@ WAYS: dict[str, Way] = {
     "awk": _shell("awk 'BEGIN { system(\"$F x\") }'"),
 }
 
-# Refused by the kernel before anybody is asked, or by the gate for what they are.
+# The kernel refuses these before the gate, or the gate denies them before the rules.
 ANSWERS = {
     "memfd": "EACCES",
     "plain": "EACCES",
@@ -191,7 +189,7 @@ def test_no_bypass_runs_a_denied_program(gate: Gate, way: str) -> None:
     assert "Traceback" not in outcome.stderr or "PermissionError" in outcome.stderr, str(outcome)
     if way in ANSWERS:
         assert outcome.answer == ANSWERS[way], str(outcome)
-    # What was refused is in the journal, by whatever name.
+    # Every denial is in the journal, under any name.
     assert any(event["action"] == "deny" for event in gate.execs()), str(outcome)
 
 
@@ -204,7 +202,7 @@ def test_a_denial_before_the_rules_has_all_event_fields(gate: Gate) -> None:
 
 
 def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
-    """The same ways, to the program that may run."""
+    """The same bypasses, with the allowed program."""
     programs = gate.sandbox.programs
     for act in (
         "exec",
@@ -230,7 +228,7 @@ def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
 
 
 def test_threads_that_ask_at_once_get_each_its_answer(gate: Gate) -> None:
-    """One is denied, one fails, one runs: nobody waits for another for ever."""
+    """One is denied, one fails, one runs. No thread waits for another for ever."""
     programs = gate.sandbox.programs
     missing = programs.directory / "missing"
     for _ in range(5):
@@ -254,8 +252,8 @@ def test_a_hard_link_has_another_path_and_the_same_hash(gate: Gate) -> None:
     outcome = gate.shell("./linked x; tools/tool x; echo done", denied, more)
     assert gate.ran() == [], str(outcome)
     assert outcome.stdout == "done\n", str(outcome)
-    # By its name alone it runs under another one in a place that a rule allows; by its content it
-    # does not.
+    # A rule by name does not deny a copy with another name in an allowed directory. A rule by
+    # content does.
     outcome = gate.shell("tools/same x", denied, more)
     assert gate.ran() == ["forbidden x"], str(outcome)
     digest = (
@@ -304,7 +302,7 @@ def test_the_interpreter_arguments_of_a_first_line_are_judged(gate: Gate) -> Non
     outcome = gate.inside(["bash", "-c", "./wrap x"], denied, own)
     assert gate.ran() == [], str(outcome)
     assert outcome.exit_code == 126, str(outcome)
-    # Its own name is an argument too.
+    # The name busybox is an argument too.
     gate.sandbox.tree.put(gate.project / "forbid", f"#!{programs.allowed}\n", mode=0o755)
     outcome = gate.inside(gate.sandbox.probe("exec", "forbid"), denied, own)
     assert gate.ran() == [], str(outcome)
@@ -335,7 +333,7 @@ def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: 
 
 
 def test_rules_are_refused_together_with_nested_namespaces(gate: Gate) -> None:
-    """Inside them a loader, or any other file, can stand in a program's place."""
+    """In a new mount namespace another file can be mounted over a program or its loader."""
     words = gate.sandbox.probe("exec", gate.sandbox.programs.allowed, "x")
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\nnamespaces = true\n")
     assert outcome.exit_code == 125, str(outcome)
@@ -358,7 +356,7 @@ def test_a_traced_caller_is_refused_unless_the_policy_allows_tracing(gate: Gate)
     assert "programs may trace each other" in outcome.stderr, str(outcome)
     event = [event for event in gate.execs() if event["exe"] == str(programs.allowed)][-1]
     assert (event["ran"], event["verified"]) == (True, False)
-    # What is denied stays so.
+    # Denied programs stay denied.
     outcome = gate.inside(
         gate.sandbox.probe("exec-traced", programs.forbidden, "x"), gate.forbidding, more=trace
     )
@@ -388,7 +386,7 @@ def test_strace_works_if_the_policy_allows_tracing(gate: Gate) -> None:
 def test_a_traced_caller_is_refused_with_a_reason(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
-    """No policy leaves ptrace open without the switch; a plan can."""
+    """No policy leaves ptrace open without the switch. A handmade plan can."""
     gate, programs = Gate(sandbox=sandbox), sandbox.programs
     plan = core.plan_for(
         sandbox.tester,

@@ -1,4 +1,4 @@
-"""The journal: who may write it, what a hostile run can do to it (nothing), what it says."""
+"""The journal: its owner and mode, its protection from a hostile run, and its content."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines(directory: Path) -> list[bytes]:
 
 
 def assert_chained(directory: Path, count: int) -> None:
-    """By hand, not with paddock's own verify: each line names the hash of the one before."""
+    """Checks the chain without paddock's verify: each line has the hash of the line before."""
     found, previous = lines(directory), ZERO
     assert len(found) == count
     for number, line in enumerate(found, start=1):

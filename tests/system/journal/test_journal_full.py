@@ -1,5 +1,5 @@
-"""A command that fills the journal's disk hides nothing: what is missing is counted, and `verify`
-says so.
+"""A command that fills the disk of the journal hides nothing: lost events are counted, and `verify`
+reports them.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ action = "deny"
 exe = ["/usr/bin/touch"]
 """
 TRIES = 40
-# More lines than fit into the last block of the journal, which it has already. What else is in
-# there are no programs.
+# More lines than fit into the allocated last block of the journal. Its other lines are not exec
+# events.
 TRYING = f"""
 i=0; while [ $i -lt {TRIES} ]; do /usr/bin/touch x; /usr/bin/true; i=$((i+1)); done 2>/dev/null
 """
 FILL = "/usr/bin/cat /dev/zero > fill 2>/dev/null"
 FREE = ": > fill"
-EXECS = 1 + 1 + 2 * TRIES + 1  # sh, cat, both programs, the last one
+EXECS = 1 + 1 + 2 * TRIES + 1  # sh, cat, both programs in each try, and the last program
 
 
 @pytest.fixture(params=["landlock", "full"])
 def crowded(request: pytest.FixtureRequest) -> Iterator[SandboxRunner]:
-    """Workspace and journal share a disk."""
+    """A sandbox whose workspace and journal share a small disk."""
     need_root()
     sandbox: SandboxRunner = request.getfixturevalue(
         "sandbox" if request.param == "landlock" else "full"
@@ -139,8 +139,8 @@ def test_verify_and_the_next_run_report_events_lost_on_a_full_disk(
 
 @pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
 def test_lost_events_are_counted_although_the_mode_changed(crowded: SandboxRunner) -> None:
-    """Landlock does not judge chmod: what was open for writing stays so although it could not be
-    written.
+    """Landlock does not restrict chmod. The open descriptor stays writable although writes
+    failed.
     """
     crowded.inside(["true"])
     today = next(Path(crowded.journal).glob("*.jsonl"))

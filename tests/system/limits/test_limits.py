@@ -1,10 +1,10 @@
-"""Limits for the whole tree, through the installed program: what meets one is stopped, the journal
-says which and by what it was held, nothing of it is left, and the same act without the limit
-succeeds.
+"""Limits for the whole process tree, with the installed program. A command that exceeds a limit is
+stopped. The journal names the limit and its mechanism, no process stays, and the same act without
+the limit succeeds.
 
-Each run is in control groups of root (tests/support/cgroup_limit.py). Their counters are the host's
-verdict. Paddock can not use those groups and has to do without; the tests at the end give it groups
-of version 1 and of version 2.
+Each run is in control groups of root (tests/support/cgroup_limit.py). Their counters are the
+evidence of the host. Paddock cannot use those groups. The tests at the end give it groups of
+version 1 and of version 2.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.sandbox import SandboxRunner, only
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
-# Each hog says how far it came in a file of the project, a megabyte at a time: that survives it.
+# Each hog writes its progress in megabytes to a file of the project, which stays after its end.
 REACH = """
 import mmap, os, sys, time
 print('started', flush=True)
@@ -105,7 +105,7 @@ class Limited:
         )
 
     def met(self) -> list[dict[str, Any]]:
-        """Since the last time; the journal is put away."""
+        """The limit events since the last call. The journal is moved away."""
         events = self.sandbox.events()
         for file in self.sandbox.journal.iterdir():
             file.unlink()
@@ -176,7 +176,7 @@ def test_a_memory_hog_ends_the_run(limited: Limited, hog: str) -> None:
 
 
 def test_one_process_meets_the_limit_as_an_error(limited: Limited) -> None:
-    """Private memory of one process is refused by the kernel, before anybody has to look."""
+    """The kernel refuses private memory of one process, before the watchdog looks."""
     outcome = limited.run(python(REACH + ANONYMOUS, 1500), memory_mb=200)
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 1, str(outcome)
@@ -188,7 +188,7 @@ def test_one_process_meets_the_limit_as_an_error(limited: Limited) -> None:
 
 
 def test_node_starts_under_a_memory_limit(limited: Limited) -> None:
-    """A-113: never by address space, of which Node reserves more than that."""
+    """A-113: the limit is not on address space, because Node reserves more than that."""
     node = need_program("node")
     limited.assert_unharmed(
         limited.run([node, "-e", "console.log('started\\nfull')"], memory_mb=512)
@@ -206,10 +206,9 @@ def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None
 
 
 def test_shared_memory_with_a_name_counts_once(full_tier: Limited) -> None:
-    """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system.
+    """A mapped file in /dev/shm counts for its processes and for its file system.
 
-    The watchdog looks at least every 0.5 s and says nothing about it: the command stays for three
-    looks.
+    The watchdog checks at least every 0.5 s without output, so the command stays for three checks.
     """
     script = """
 file = os.open('/dev/shm/one', os.O_RDWR | os.O_CREAT)
@@ -251,8 +250,8 @@ CROWD = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; 
 
 
 def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
-    """In the full tier the kernel refuses the next process; in the landlock tier somebody looks,
-    and ends the run.
+    """In the full tier the kernel refuses the next process. In the landlock tier the watchdog ends
+    the run.
     """
     held = limited.sandbox.tier == "full"
     argv = limited.sandbox.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
@@ -270,8 +269,8 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
     assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
-    # Paddock's two. In the landlock tier also what a bomb starts between two looks, up to the safe
-    # limit.
+    # The two processes of Paddock. In the landlock tier also processes that a bomb starts between
+    # two checks, up to the safe limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
     limited.assert_nothing_left()
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD]))
@@ -331,7 +330,7 @@ def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
 
 
 def test_a_limit_that_ends_the_command_by_signal_is_named(limited: Limited) -> None:
-    """The command itself is ended by the signal of its limit."""
+    """The signal of the limit ends the command itself."""
     outcome = limited.run(
         ["dd", "if=/dev/zero", "of=big", "bs=1M", "count=3", "status=none"], file_size_mb=1
     )
@@ -355,7 +354,7 @@ def test_start_line_and_journal_name_each_limit(limited: Limited) -> None:
     for name, value in everything.items():
         assert name in shown.stdout, str(shown)
         assert str(value) in shown.stdout, str(shown)
-    # `prlimit` is the host's word on what each process has.
+    # `prlimit` shows the limits of each process from the host.
     table = limited.run(
         ["prlimit", "--output", "RESOURCE,SOFT,HARD", "--noheadings"], **everything
     ).stdout
@@ -365,7 +364,7 @@ def test_start_line_and_journal_name_each_limit(limited: Limited) -> None:
     assert rows["AS"] == ["unlimited"] * 2, "Node and Go reserve far more than they use"
 
 
-# The child is in a session of its own, so nothing that stops its parent stops it.
+# The child has its own session, so a stop of its parent does not stop it.
 STOPS_ITSELF = """
 import signal
 if os.fork() == 0:
@@ -394,8 +393,8 @@ def _stopping(
     ("limit", "value"), [("memory_mb", 200), ("cpu_s", 1), ("wall_s", 2), ("processes", 20)]
 )
 def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, value: int) -> None:
-    """Ctrl-Z, or the command itself, stops Paddock too; what goes on in the background still meets
-    its limits.
+    """Ctrl-Z, or the command itself, stops Paddock too. Background processes still have their
+    limits.
     """
     crowd = "for _ in range(30):\n    if os.fork() == 0: time.sleep(60)"
     acts = {
@@ -415,7 +414,7 @@ def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, va
 
 
 def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> None:
-    """The control: the same hog goes on beside a stopped run, which ends as it would when it is
+    """The control: the same hog continues beside a stopped run. The run ends normally when it is
     continued.
     """
     done = limited.sandbox.tree.project / "done"
@@ -448,7 +447,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
     only(full_tier.sandbox.events(), "name.taken")
 
 
-# With groups that an administrator gave.
+# With groups of an administrator.
 
 
 @pytest.fixture(params=["landlock", "full"])
@@ -497,9 +496,9 @@ def test_a_group_of_version_1_holds_memory(
 
 
 def _empty_shared_memory(sandbox: SandboxRunner) -> None:
-    """In the landlock tier /dev/shm is the machine's."""
+    """In the landlock tier /dev/shm is that of the host."""
     for file in Path("/dev/shm").glob("hog-*"):
-        with suppress(FileNotFoundError):  # another user's
+        with suppress(FileNotFoundError):  # of another user
             if file.stat().st_uid == sandbox.tester.uid:
                 file.unlink()
 
@@ -524,9 +523,9 @@ def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> 
 def test_cpu_time_of_a_group_includes_all_processes(
     given: Callable[..., Limited], hierarchy: str, means: str
 ) -> None:
-    """Also children that nobody waits for. Where the version 2 tree has neither memory nor pids (a
-    hybrid machine), this is what can be tried of it: making, joining, counting, killing and
-    removing a group.
+    """Children without a waiting parent count too. On a hybrid machine the version 2 hierarchy has
+    neither memory nor pids. Then only creating, joining, counting, killing and removing a group can
+    be tested.
     """
     limited = given(hierarchy)
     forgotten = """
@@ -565,14 +564,15 @@ def test_no_grant_lets_a_command_lift_its_own_limit(
 ) -> None:
     limited = given("memory")
     sandbox, above = limited.sandbox, limited.cgroups.given["memory"]
-    # The group has the name of the session, which the command is not told; but it may look.
+    # The name of the group is that of the session. The command does not get it, but could list the
+    # directory.
     script = f"import glob, sys\nsys.argv = ['', glob.glob('{above}/paddock-*')[0]]\n{LIFT}"
     flags = (*limited.policy(memory_mb=300), "-a", grant)
     outcome = sandbox.inside(python(script), *flags, prefix=limited.cgroups.prefix(), as_root=True)
     assert outcome.started, str(outcome)
     assert "lifted" not in outcome.stdout, str(outcome)
     assert set(outcome.stdout.splitlines()[1:]) <= {"Permission denied", "Read-only file system"}
-    # The control: the same user outside lifts it.
+    # The control: the same user outside can lift the limit.
     words = ["sh", "-c", "echo started; read line"]
     argv = [*limited.cgroups.prefix(), *sandbox.command(words, *limited.policy(memory_mb=300))]
     starting = sandbox.tester.starting(

@@ -1,4 +1,4 @@
-"""The environment is built from nothing; only named variables come in."""
+"""The environment is built from nothing. Only named variables pass."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_variable_comes_in_when_it_is_named(sandbox: SandboxRunner) -> None:
 
 
 def test_process_environ_holds_no_removed_variable(sandbox: SandboxRunner) -> None:
-    """/proc/self/environ is what the kernel was given at exec."""
+    """/proc/self/environ is the environment of the exec call."""
     outcome = sandbox.inside(
         ["cat", "/proc/self/environ"], env={"GITHUB_TOKEN": "leaked", "FOO": "leaked"}
     )

@@ -1,5 +1,5 @@
-"""Kernels that lack something: nothing runs, the message says what is missing; best effort only
-when asked for.
+"""On a kernel that lacks a feature no command runs, and the message names the feature. Best effort
+needs a policy key.
 
 A wrapper (support/programs/oldkernel.c) makes this kernel look older.
 """
@@ -61,7 +61,7 @@ def with_policy(
 
 
 def test_control_the_wrapper_changes_nothing_else(sandbox: SandboxRunner) -> None:
-    """The control: an old kernel that is not old."""
+    """The control: the wrapper without a change."""
     outcome = sandbox.inside(
         sandbox.probe("read", sandbox.tree.secret), prefix=older(sandbox, "--landlock-abi", "7")
     )
@@ -110,9 +110,7 @@ def test_a_kernel_without_a_needed_right_runs_nothing(
 def test_best_effort_prints_a_warning(
     sandbox: SandboxRunner, lenient: Path, options: tuple[str, ...], word: str
 ) -> None:
-    """F-108: a warning line and a journal event, never silence; what the kernel does have still
-    holds.
-    """
+    """F-108: a warning line and a journal event. The features that the kernel has still hold."""
     create = with_policy(sandbox, lenient, older(sandbox, *options), sandbox.probe("create", "ran"))
     assert create.answer == "ok", str(create)
     assert word in create.stderr.lower()
@@ -148,9 +146,7 @@ REMEDY = "--security-opt seccomp="
 def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
     sandbox: SandboxRunner, options: tuple[str, ...], advised: bool
 ) -> None:
-    """F-019: whoever compiles says it, and so does the core, which alone sees a plan that was
-    remembered.
-    """
+    """F-019: the compiler prints the hint, and so does the core for a cached plan."""
     compiled = sandbox.inside(["true"], prefix=older(sandbox, *options))
     assert compiled.exit_code == 125, str(compiled)
     assert (REMEDY in compiled.stderr) == advised, str(compiled)
@@ -164,7 +160,7 @@ def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
 
 @pytest.fixture
 def share(sandbox: SandboxRunner) -> Iterator[Path]:
-    """A directory on a file system of its own: the core looks once at each device."""
+    """A directory on its own file system, because the core checks each device once."""
     place = Path(tempfile.mkdtemp(prefix="paddock-share-", dir="/dev/shm"))
     need(
         "shm",
@@ -189,7 +185,7 @@ def test_a_remote_file_system_under_a_grant_is_refused(
     assert str(share) in refused.stderr
     assert "remote" in refused.stderr
     assert sandbox.inside(words, *grant, profile="base").answer == "ok shared"
-    # not granted, not of interest
+    # a path without a grant does not matter
     assert sandbox.inside(words, profile="base", prefix=prefix).answer == "EACCES"
 
 
@@ -256,9 +252,7 @@ def test_no_refusal_prints_a_secret(sandbox: SandboxRunner) -> None:
 def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(
     full: SandboxRunner, options: tuple[Word, ...]
 ) -> None:
-    """No scope keeps signals in on these kernels, and a process group reaches across pid
-    namespaces.
-    """
+    """These kernels have no signal scope, and a process group crosses pid namespaces."""
     taken = (
         "i=0; while test -e .envrc && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.05; done; "
         "test -e .envrc || echo taken"
@@ -267,7 +261,7 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(
     done = full.inside(["sh", "-c", script], prefix=["setsid", *older(full, *options)])
     assert (done.exit_code, done.stdout) == (0, "started\ntaken\n"), str(
         done
-    )  # the guard is there after the signal
+    )  # the guard still works after the signal
     assert not (full.tree.project / ".envrc").exists()
     assert (
         full.outside(["setsid", "-w", "sh", "-c", "trap '' TERM; kill -TERM 0 && echo sent"]).stdout

@@ -1,4 +1,4 @@
-"""The core trusts no plan: what it can not carry out to the letter it refuses, and nothing runs."""
+"""The core trusts no plan. It refuses a plan that it cannot apply exactly, and no command runs."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_an_invalid_plan_is_refused(sandbox: SandboxRunner, content: bytes) -> N
 
 
 def test_a_key_given_twice_is_refused(sandbox: SandboxRunner, plan: Plan) -> None:
-    """Two parsers could disagree on which one counts."""
+    """Two parsers could choose different values."""
     twice = core.canonical(plan)[:-1] + b',"landlock":null}'
     assert_refused(sandbox, run_bytes(sandbox, twice))
 
@@ -199,7 +199,7 @@ def test_a_descriptor_that_is_not_there_is_refused(sandbox: SandboxRunner, numbe
 def test_a_deny_is_found_through_links_and_before_it_exists(
     sandbox: SandboxRunner, plan: Plan
 ) -> None:
-    """``except`` names a place, not a spelling: by a link, and with a tail that is not there
+    """``except`` means a file, not a spelling: through a link, and with a part that does not exist
     yet.
     """
     place = sandbox.tree.make(sandbox.tree.root / "place")
@@ -222,7 +222,7 @@ def test_a_deny_is_found_through_links_and_before_it_exists(
 
 
 def test_a_damaged_question_gets_an_answer_or_a_refusal(sandbox: SandboxRunner, plan: Plan) -> None:
-    """Of `judge`, which reads what people ask about; the gate itself reads no text."""
+    """`judge` reads the questions of people. The gate itself reads no text."""
     whole = canonical({"path": "/usr/bin/ls", "argv": ["ls", "caf\udce9"], "cwd": "/"})
     gated = core.changed(plan, gate=GATE)
     dice = random.Random(7)

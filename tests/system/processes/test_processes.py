@@ -1,5 +1,5 @@
-"""Exit status, signals, descendants: the run behaves like the command, and its end is the end of
-everything in it.
+"""Exit status, signals, descendants: the run behaves like the command. Its end ends every process
+in it.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_a_signal_to_paddock_reaches_the_command(
 def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(
     sandbox: SandboxRunner,
 ) -> None:
-    """The terminal signals the whole group; paddock must outlive it and report the command's
+    """The terminal signals the whole group. Paddock has to survive it and report the command's
     status.
     """
     with sandbox.starting(sandbox.probe("await-signal")) as process:
@@ -141,7 +141,7 @@ def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(
     assert process.returncode == 0
 
 
-# By its child, which is in a session of its own and not stopped with it.
+# The child continues it. The child has its own session and is not stopped.
 STOPPED = """
 import os, signal, sys, time
 print("started", flush=True)
@@ -181,7 +181,7 @@ def left_behind(sandbox: SandboxRunner) -> int:
 
 
 def test_a_process_that_hides_ends_with_the_run(sandbox: SandboxRunner) -> None:
-    """Double fork, own session, deaf to every signal that can be ignored."""
+    """Double fork, new session, and every signal ignored that can be ignored."""
     outcome = sandbox.inside(sandbox.probe("linger", "left"))
     assert outcome.answer == "ok left", str(outcome)
     assert not outside_targets.alive(left_behind(sandbox))
@@ -225,11 +225,11 @@ def test_the_end_of_paddock_is_the_end_of_the_command(
         wait_for(lambda: not outside_targets.alive(command), "the command died with paddock")
     assert temp.exists() == (number == signal.SIGKILL)
     if temp.exists():
-        temp.rmdir()  # nobody can clean up behind himself after SIGKILL
+        temp.rmdir()  # no process can clean up after SIGKILL
 
 
 def test_command_cannot_signal_the_supervisor(sandbox: SandboxRunner) -> None:
-    """The command can not end or stop its supervisor and outlive it."""
+    """The command cannot end or stop its supervisor."""
     script = "echo started; kill -9 $PPID && echo killed; kill -STOP $PPID && echo stopped; exit 9"
     outcome = sandbox.inside(["sh", "-c", script])
     assert outcome.stdout == "started\n", str(outcome)
@@ -278,7 +278,7 @@ UNIX = ("--socket", "unix")
 
 
 def test_unix_sockets_can_not_be_made_unless_asked_for(sandbox: SandboxRunner) -> None:
-    """One socket file of the user's (D-Bus, docker, tmux) is as good as a shell outside."""
+    """One socket of the user (D-Bus, docker, tmux) is as powerful as a shell outside."""
     address = str(sandbox.tree.outside / "socket")
     with outside_targets.listening(address) as listener:
         denied = sandbox.inside(sandbox.probe("pathname", address))
@@ -304,8 +304,8 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
     with outside_targets.listening(address, kind) as listener:
         words = sandbox.probe(act, str(int(kind)), address)
         tried = sandbox.inside(words)
-        # a message on a connected pair of the other kinds goes to the other end, whatever address
-        # it carries
+        # on connected pairs of the other types a message goes to the other end and ignores its
+        # address
         assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(
             tried
         )
@@ -316,7 +316,7 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
 
 
 def test_pairs_of_sockets_work(sandbox: SandboxRunner) -> None:
-    """What runtimes talk to their children by."""
+    """Runtimes use these to talk to their children."""
     script = (
         "import socket as s; print('started'); a, b = s.socketpair(); a.send(b'met'); "
         "print(b.recv(9).decode())"
@@ -331,7 +331,7 @@ def test_pairs_of_sockets_work(sandbox: SandboxRunner) -> None:
 def test_an_abstract_socket_outside_can_not_be_reached(
     sandbox: SandboxRunner, kind: socket.SocketKind, flags: tuple[str, ...]
 ) -> None:
-    """The Landlock scope holds where the family is open."""
+    """The Landlock scope holds if the family is open."""
     name = f"paddock-test-{os.getpid()}-{kind}"
     words = sandbox.probe("abstract", name, "datagram" if kind == socket.SOCK_DGRAM else "stream")
     with outside_targets.listening("\0" + name, kind) as listener:
@@ -357,7 +357,7 @@ def test_an_abstract_socket_made_inside_works(sandbox: SandboxRunner) -> None:
 def test_command_replaces_paddock_if_there_is_nothing_to_supervise(
     sandbox: SandboxRunner, tester: Tester, host: dict[str, Any]
 ) -> None:
-    """C-002: the process that was paddock-core *is* the command, and no other is there."""
+    """C-002: the process of paddock-core becomes the command, and no other process stays."""
     project = sandbox.tree.project
     plan = core.plan_for(tester, project, landlock_abi=host["landlock_abi"], allow=[project])
     with core.sealed(core.canonical(plan)) as fd:
@@ -384,9 +384,7 @@ def test_command_replaces_paddock_if_there_is_nothing_to_supervise(
 
 
 def test_no_python_stays_while_the_command_runs(sandbox: SandboxRunner) -> None:
-    """The Python side replaces itself by the core: one small process beside the command, at
-    most.
-    """
+    """Python replaces itself by the core, so at most one small process stays beside the command."""
     with sandbox.starting(["sh", "-c", "echo started; exec sleep 60"]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

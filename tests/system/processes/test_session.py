@@ -1,4 +1,6 @@
-"""A session is policy, executor, tools, approver and journal: what each gives, and how it ends."""
+"""A session has policy, executor, tools, approver and journal. The tests check each part and the
+end.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def _policy(sandbox: SandboxRunner, text: str = TOOLS) -> str:
 
 
 def test_file_tools_use_host_files_and_commands_run_in_the_sandbox(full: SandboxRunner) -> None:
-    """H-008 H-012 H-013; and one journal has both."""
+    """H-008 H-012 H-013. One journal has both."""
     journal = full.tree.root / "journal"
     outside = full.tree.put(full.tree.root / "beyond", "secret")
     told = play(
@@ -118,7 +120,7 @@ def test_one_approver_answers_for_tools_and_for_rules(full: SandboxRunner) -> No
 def test_shells_end_before_the_executor_and_both_end_despite_errors(
     sandbox: SandboxRunner,
 ) -> None:
-    """H-009 H-015 H-024 H-054: an executor of somebody's own sees every command."""
+    """H-009 H-015 H-024 H-054: a custom executor sees every command."""
     told = play(
         sandbox,
         """
@@ -221,7 +223,7 @@ def test_a_session_that_is_dropped_ends_with_a_warning(
 
 
 def test_run_sync_has_all_features_of_a_session(sandbox: SandboxRunner) -> None:
-    """Beside an event loop, that one is used."""
+    """Inside an event loop run_sync uses a thread."""
     body = """
         from paddock import run_sync
         def script():
@@ -248,7 +250,7 @@ stdin=b"in ",
 
 
 def test_a_session_without_a_policy_uses_the_project_policy(sandbox: SandboxRunner) -> None:
-    """Which counts only as trusted, as on the command line; without the file the default profile
+    """The project policy needs trust, as on the command line. Without the file the default profile
     applies.
     """
     body = """
@@ -291,7 +293,7 @@ place))).outcome.value)
 
 
 GRANTING = '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = '
-# The command finds the directory of the logs, and puts a link at the name of the first log.
+# The command finds the log directory and plants a link at the name of the first log.
 LOGS = """
 found = "$(find . {reach} -maxdepth 1 -name 'paddock-shells-*')"
 writer = f"for d in {{found}}; do ln -sf {victim} $d/shell_2.log; done; echo x >> {victim}"
@@ -382,7 +384,7 @@ def test_commands_cannot_reach_ssh_control_sockets(sandbox: SandboxRunner) -> No
 
 
 def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: SandboxRunner) -> None:
-    """They use the files of the host, which stay as they are until `paddock apply`."""
+    """File tools use the files of the host, which do not change until `paddock apply`."""
     host = full.tree.put(full.tree.project / "f", "host\n")
     other = full.tree.put(full.tree.root / "granted" / "f", "other\n")
     text = f'''

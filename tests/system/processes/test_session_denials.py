@@ -1,4 +1,4 @@
-"""What was refused to a command stands in its result, and in no other's."""
+"""The result of a command lists its own denials only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The system-call filter, asked call by call on the real kernel."""
+"""The system call filter, tested call by call on the real kernel."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def ask_each(
     ]
     words = ["sh", "-c", "\n".join(lines)]
     if inside:
-        # root has no business in the tester's journal directory, and these runs are about the
-        # filter alone
+        # without a journal: root must not write the tester's journal, and only the filter is tested
         flags = ("--off", "audit") if as_root else ()
         outcome = sandbox.inside(
             words, *flags, profile=profile, as_root=as_root, journal=not as_root
@@ -62,8 +61,8 @@ def ask_each(
 
 @pytest.mark.parametrize("by_root", [False, True], ids=["user", "root"])
 def test_every_blocked_call_is_refused_by_the_filter(sandbox: SandboxRunner, by_root: bool) -> None:
-    """C-031 to C-041: the kernel's own answer is something else, the filter's is EPERM (io_uring:
-    ENOSYS).
+    """C-031 to C-041: the filter answers EPERM (io_uring: ENOSYS). The kernel answers something
+    else.
     """
     if by_root:
         need_root()
@@ -82,7 +81,7 @@ def test_every_blocked_call_is_refused_by_the_filter(sandbox: SandboxRunner, by_
 
 
 def test_every_blocked_call_is_refused_for_an_ordinary_user(sandbox: SandboxRunner) -> None:
-    """C-032 to C-041 with the rights the sandbox is used with."""
+    """C-032 to C-041 as an ordinary user."""
     answers = ask_each(sandbox, HERE, inside=True, as_root=False)
     assert answers == {call.name: call.errno for call in HERE}
 
@@ -100,7 +99,7 @@ def test_ai_agent_blocks_the_classic_list_and_strict_adds_six(sandbox: SandboxRu
 
 
 def test_every_name_the_profiles_block_has_a_probe_here(sandbox: SandboxRunner) -> None:
-    """A call added to a profile without arguments in support/syscalls.py would go untested."""
+    """A call without arguments in support/syscalls.py would not be tested."""
     for profile in ("ai-agent", "strict"):
         shown = sandbox.inside(["true"], "--dry-run", "--json", profile=profile)
         assert shown.exit_code == 0, str(shown)
@@ -174,14 +173,14 @@ def test_unshare_by_program_fails(sandbox: SandboxRunner) -> None:
 
 # ---- terminals
 
-PTY = "dev"  # the probe makes a terminal of its own, which the default profile does not grant
+PTY = "dev"  # the probe makes a terminal, which the default profile does not grant
 
 
 @pytest.mark.parametrize(
     "command", [TIOCSTI, TIOCSTI | 1 << 32, TIOCSTI | 0xDEADBEEF << 32], ids=hex
 )
 def test_nothing_can_be_typed_into_a_terminal(sandbox: SandboxRunner, command: int) -> None:
-    """C-041: TIOCSTI; the kernel looks at 32 bits of the command, so the filter must too."""
+    """C-041: TIOCSTI. The kernel reads 32 bits of the command, so the filter must too."""
     assert sandbox.inside(sandbox.probe("tiocsti", hex(command)), profile=PTY).answer == "EPERM"
     assert sandbox.outside(sandbox.probe("tiocsti", hex(command))).answer in ("ok typed", "EIO")
 
@@ -249,8 +248,8 @@ def test_other_socket_families_do_not_exist(sandbox: SandboxRunner, family: int)
     ids=["tcp", "udp6", "netlink", "packet", "vsock"],
 )
 def test_no_pair_of_any_family_but_unix(sandbox: SandboxRunner, family: int, kind: int) -> None:
-    """The kernel makes both sockets before it finds that the family has no pairs: its code must not
-    be reached.
+    """The kernel creates both sockets before it finds that the family has no pairs. That code must
+    not run.
     """
     words = sandbox.probe("socketpair", str(family), str(kind))
     assert sandbox.inside(words).answer == "EAFNOSUPPORT"
@@ -336,7 +335,7 @@ def test_descendants_carry_the_filter_and_the_file_rules(sandbox: SandboxRunner)
 def test_a_program_without_a_path_carries_the_filter_and_the_file_rules(
     sandbox: SandboxRunner,
 ) -> None:
-    """memfd: Landlock does not see the exec, the rules stay on."""
+    """memfd: Landlock does not restrict this exec, but its rules stay on."""
     probe = sandbox.programs.probe
     outcome = sandbox.inside(
         ["python3", "-c", _RUN_FROM_MEMORY, probe, "read", sandbox.tree.secret]
@@ -367,7 +366,7 @@ def test_the_filter_and_no_new_privs_are_on(sandbox: SandboxRunner) -> None:
 
 
 def test_limits_of_a_process_outside_can_not_be_changed(sandbox: SandboxRunner) -> None:
-    """It could end the supervisor by its CPU limit, or silence the journal by its file size
+    """A command could end the supervisor by a CPU limit, or stop the journal by a file size
     limit.
     """
     script = (

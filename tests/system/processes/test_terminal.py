@@ -1,4 +1,4 @@
-"""An interactive shell and an interpreter inside behave as outside: job control, keys, window size,
+"""An interactive shell and an interpreter behave inside as outside: job control, keys, window size,
 history.
 """
 
@@ -69,7 +69,7 @@ def test_paddock_itself_can_be_suspended_and_resumed(sandbox: SandboxRunner) -> 
         screen.shows("up-42")
         screen.line("sh start")
         screen.line("first")
-        # typed once by the terminal's echo and once by cat: the second one shows that cat runs
+        # the terminal echoes the text once, and cat prints it again
         _shows_twice(screen, "first")
         screen.key("C-z")
         screen.prompts("outer$")

@@ -1,4 +1,4 @@
-"""Commands that turn against those who start them: they get nothing by it, and nothing outlives the
+"""Commands that attack their exec server or reaper. They gain nothing, and no process outlives the
 session.
 """
 
@@ -25,7 +25,7 @@ def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
 
 
 def test_stopping_the_exec_server_does_not_stop_the_session(fenced: SandboxRunner) -> None:
-    """The kill is let through: it is to one of their own."""
+    """The kill is allowed, because its target is in the same sandbox."""
     told = play(
         fenced,
         f"""

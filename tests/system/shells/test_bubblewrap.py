@@ -1,4 +1,4 @@
-"""Inside bubblewrap: Paddock adds its layers, and shells can be replaced by its mounts."""
+"""Inside bubblewrap Paddock adds its layers, and mounts of bubblewrap can replace shells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIOCSTI = "import fcntl, sys; fcntl.ioctl(int(sys.argv[1]), 0x5412, b'x')"
 
 
 class Wrapped:
-    """As docs/keep-shells-offline.md has it."""
+    """The command of docs/keep-shells-offline.md."""
 
     def __init__(self, sandbox: SandboxRunner) -> None:
         self.sandbox = sandbox
@@ -77,9 +77,7 @@ def test_shells_of_a_run_inside_are_intercepted(wrapped: Wrapped) -> None:
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_mounts_in_bubblewrap_replace_shells(wrapped: Wrapped, locked: bool) -> None:
-    """C-122. A /dev that can be written could be given something else to apply: then no shell
-    starts.
-    """
+    """C-122. In a writable /dev the plan could be replaced. Then no shell starts."""
     sandbox = wrapped.sandbox
     shims, mark = sandbox.tree.root / "shims", sandbox.tree.project / "mark"
     installed = sandbox.tester.run([sandbox.installation.paddock, "shims", "install", shims])
@@ -100,8 +98,8 @@ def test_mounts_in_bubblewrap_replace_shells(wrapped: Wrapped, locked: bool) -> 
 
 
 def test_bubblewrap_cannot_type_into_the_terminal(wrapped: Wrapped) -> None:
-    """C-123: also where the terminal is shared. EPERM is the filter's word; without it the kernel
-    says ENOTTY.
+    """C-123: also with a shared terminal. EPERM comes from the filter. Without it the kernel
+    answers ENOTTY.
     """
     words: list[Word] = [PYTHON, "-c", TIOCSTI, "0"]
     assert "Inappropriate ioctl" in wrapped.run(*words).stderr

@@ -1,8 +1,7 @@
-"""Shells of a run are behind one layer more: what an agent may do, the commands it gives to a shell
-may not.
+"""Shells of a run have one more layer. It denies acts that the agent itself may do.
 
-The agent is a Python program that is no shell. What it does itself is the control inside; the same
-run without interception is the one outside.
+The agent is a Python program, not a shell. Its own acts are one control. The same run without
+interception is the other.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ CALL = (
     "import socket, sys; socket.create_connection(('127.0.0.1', "
     "int(sys.argv[1]))).send(b'from a client')"
 )
-# A real shell, by the path that it has inside.
+# The path of a real shell inside.
 KEPT = "os.path.join('/dev', os.readlink('/dev/.paddock-shell')) + '/usr/bin/bash'"
 FILTERS = "grep Seccomp_filters: /proc/self/status"
 
@@ -162,7 +161,9 @@ def test_files_calls_and_variables_can_be_kept_from_shells(
 def test_real_shells_have_a_new_path_in_every_run_and_keep_the_sandbox(
     full: SandboxRunner,
 ) -> None:
-    """C-104. Found, a real one is as any other program: no layer, and the sandbox."""
+    """C-104. A real shell that is found is an ordinary program: without the layer, in the
+    sandbox.
+    """
     secret = full.tree.secret
     script = (
         f"import os; p = {KEPT}; print(p, flush=True); os.execv(p, ['bash', '-c', "
@@ -191,7 +192,7 @@ def test_no_other_shell_leads_out_of_the_layer(full: SandboxRunner, shell: str) 
         if shell in (
             "$real",
             "./copy",
-        ):  # the same by the agent itself, which is in the sandbox alone
+        ):  # the same act by the agent itself, which has no layer
             past = [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"]
             control = full.inside(past, "--intercept-shells")
             assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
@@ -225,7 +226,7 @@ def test_no_command_changes_the_layer_of_shells(full: SandboxRunner, act: str) -
         "mask": f"mkdir -p /tmp/x; mount --bind /tmp/x {place}; mount -t tmpfs none /dev",
         "umount": "umount /usr/bin/bash; umount -l /usr/bin/bash; unshare -rm umount /usr/bin/bash",
     }
-    # By the agent itself, which no layer holds.
+    # The same act by the agent itself, which has no layer.
     script = f"{tries[act]}\nexec /bin/bash -c '{FILTERS}'"
     start = f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"
     outcome = full.inside([PYTHON, "-c", start], "--intercept-shells")
@@ -260,8 +261,8 @@ os.execv("/bin/bash", sys.argv[2:])
 def test_a_shell_that_can_not_be_closed_in_is_not_started(
     full: SandboxRunner, layers: int, on_failure: str, name: str, code: int
 ) -> None:
-    """C-105. The kernel takes 16 layers of Landlock: the sandbox has one, and who starts the shell
-    the rest.
+    """C-105. The kernel allows 16 Landlock layers. The sandbox uses one, and the caller of the
+    shell uses the rest.
     """
     mark = full.tree.project / "mark"
     words = [PYTHON, "-c", LAYERS, str(layers), name, "-c", f"echo > {mark}"]
@@ -298,7 +299,7 @@ def test_an_internet_socket_is_refused_as_stdin(full: SandboxRunner) -> None:
 
 
 def test_a_process_in_the_layer_does_not_reach_processes_outside_it(full: SandboxRunner) -> None:
-    """Their memory and environment: /proc is one for all of the run."""
+    """Memory and environment of other processes. The whole run shares one /proc."""
     script = (
         "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', "
         "'cat /proc/$PPID/environ | wc -c']).returncode)"

@@ -1,4 +1,4 @@
-"""Links by the names of shells: what they close in, and what goes past them."""
+"""Shims (links with the names of shells): their effect, and calls that bypass them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.shells.test_interception import FILTERS, PYTHON, agent, callin
 
 
 class Shims:
-    """Installed for the tester, in a directory of the tree."""
+    """Shims installed for the tester, in a directory of the tree."""
 
     def __init__(self, sandbox: SandboxRunner) -> None:
         self.sandbox = sandbox
@@ -32,7 +32,7 @@ class Shims:
     def run(
         self, *words: Word, env: dict[str, str] | None = None, stdin: str | None = None
     ) -> Outcome:
-        """With the links in front."""
+        """Runs with the shims first on the PATH."""
         path = {"PATH": f"{self.dir}:{SEARCH_PATH}", **(env or {})}
         return self.sandbox.tester.run(words, cwd=self.sandbox.tree.project, env=path, stdin=stdin)
 
@@ -173,7 +173,7 @@ def test_no_shell_starts_on_a_kernel_without_the_layers(shims: Shims, lacking: l
 def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shells_do_not(
     sandbox: SandboxRunner,
 ) -> None:
-    """C-110: the sandbox around holds, and the links add to it."""
+    """C-110: the outer sandbox holds, and the shims add to it."""
     shims = Shims(sandbox)
     assert shims.paddock("install", shims.dir, "--in-run").exit_code == 0
     places = (f"{shims.dir}/**", f"{sandbox.installation.core.parent}/**")
