@@ -1,5 +1,5 @@
-"""An authority of the tests' own: upstreams have certificates of it, and the server is told to
-trust it, or not.
+"""A certificate authority of the tests. It signs the certificates of upstreams. A test decides
+whether the server trusts it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TestAuthority:
         )
 
     def server(self, name: str) -> ssl.SSLContext:
-        """For an upstream of that name."""
+        """A server context for an upstream of that name."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(x509.Name([]), key)
         certificate = builder.add_extension(

@@ -33,5 +33,5 @@ def clients(full: SandboxRunner) -> Clients:
 
 @pytest.fixture
 def certified(tmp_path: Path) -> tuple[Path, ssl.SSLContext]:
-    """A certificate for both names that signs itself, and a server's context with it."""
+    """A self-signed certificate for both names, and a server context with it."""
     return support.certified(tmp_path)

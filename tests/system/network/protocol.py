@@ -1,8 +1,8 @@
 """Random connections of HTTP/1, good and bad, and three servers that read them differently.
 
-A connection is made from a seed alone. Every request has a path of its own (``/r/TAG``), and what
-is hidden in bodies and headers asks for ``/x/TAG``: a server that acts on that was told something
-that nobody judged.
+A seed determines a connection. Every request has its own path (``/r/TAG``). Requests hidden in
+bodies and headers ask for ``/x/TAG``. A server that acts on one of those got a request that the
+filter did not judge.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _METHODS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a client knocks: a name inside, and who judges the requests there (``route``,
+    """The target of a client: a name inside, and the part that judges its requests (``route``,
     ``inspect``, ``relay``).
     """
 
@@ -61,9 +61,7 @@ class Endpoint:
 
 @dataclass(slots=True)
 class Play:
-    """What is said on one connection; ``bodies`` by the tag of a request that is said in the usual
-    way.
-    """
+    """The bytes of one connection. ``bodies`` has the body of each ordinary request by its tag."""
 
     endpoint: Endpoint
     pieces: list[str]
@@ -101,7 +99,7 @@ def _play(chance: random.Random, endpoints: list[Endpoint], name: str) -> Play:
 
 
 def _hidden(chance: random.Random, play: Play, tag: str) -> str:
-    """Something that could be read as a request, in a place where there is none."""
+    """Text that looks like a request, at a position without a request."""
     host = chance.choice((DENIED, play.endpoint.authority))
     method = chance.choice(("GET", "DELETE", "POST"))
     line = chance.choice(
@@ -241,7 +239,7 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acted:
-    """What a server took for a request."""
+    """A request as a server read it."""
 
     method: str
     path: str
@@ -251,14 +249,14 @@ class Acted:
 
 @dataclass(slots=True)
 class Upstream:
-    """A server of one kind, at one port of this machine."""
+    """A server of one kind, on one port of this machine."""
 
     kind: str
     port: int
     log: Path
 
     def acted(self) -> list[Acted]:
-        """When all that came before this question was written down."""
+        """The requests, after everything sent before this call is recorded."""
         with contextlib.suppress(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/end", timeout=120).read()
         wait_for(
@@ -278,9 +276,7 @@ class Upstream:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """As many are written: a body is read where one is expected, by its length, and nowhere
-    else.
-    """
+    """A common simple server: it reads a body by its length, only where it expects one."""
 
     protocol_version = "HTTP/1.1"
     log: Path
@@ -354,12 +350,12 @@ class _Python(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that is refused hangs up."""
+        """Ignores the error of a client that closes because it was refused."""
 
 
 @contextlib.contextmanager
 def upstreams(root: Path, each: int) -> Iterator[dict[str, list[Upstream]]]:
-    """So many of each kind."""
+    """Starts ``count`` servers of each kind."""
     node, nginx = need_program("node"), "/usr/sbin/nginx"
     need("nginx", os.access(nginx, os.X_OK), "no nginx on this machine")
     found: dict[str, list[Upstream]] = {}

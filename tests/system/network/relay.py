@@ -1,5 +1,5 @@
-"""The relay's side of the seam: clients connect on loopback, and the accepted end is handed over
-with its name.
+"""The relay's side of the handover: clients connect on loopback, and the accepted socket is handed
+over with its name.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def anywhere(_address: str, _port: int) -> str | None:
 
 @dataclass
 class Relay:
-    """``listen(kind, host, port)`` is an address on which every connection is handed over as one to
-    that host.
+    """``listen(kind, host, port)`` returns an address. Every connection to it is handed over as one
+    to that host.
     """
 
     channel: socket.socket
@@ -103,7 +103,7 @@ class Relay:
         end.close()
 
     def wait_for(self, count: int) -> list[dict[str, Any]]:
-        """The events, when there are so many."""
+        """The events, when there are ``count`` of them."""
         with self._told:
             if not self._told.wait_for(lambda: len(self.events) >= count, timeout=DEADLINE_S):
                 raise NeverHappened(f"{count} events: {self.events}")
@@ -138,7 +138,7 @@ class Relay:
                 self.hand_over(end, kind, host, port)
 
     def _dial(self) -> None:
-        """As the core's relay does it, but for the names: they are this machine's."""
+        """Dials as the core's relay does, but resolves names on this machine."""
         with contextlib.suppress(OSError):
             while message := self.channel.recv(65536):
                 asked = json.loads(message)
@@ -178,7 +178,7 @@ def serving(
     patience: Patience | None = None,
     secret: bytes = SECRET,
 ) -> Iterator[Relay]:
-    """The real server in a thread of its own, and this side of its channel."""
+    """The real server in a thread, and the relay side of its channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     our_line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     injections: Mapping[str, Injection] = {
@@ -204,7 +204,7 @@ def serving(
 
     def served() -> None:
         asyncio.run(run())
-        # Who listens for events hears that there are no more.
+        # The reader of events gets their end.
         their_line.close()
         theirs.close()
 
@@ -223,7 +223,7 @@ def serving(
 
 
 def curl(*arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    environ = {"PATH": os.environ["PATH"]}  # no proxy of whoever runs the tests
+    environ = {"PATH": os.environ["PATH"]}  # without the proxy of the user who runs the tests
     return subprocess.run(
         ["curl", "-sS", "--max-time", "60", *arguments],
         input=data,
@@ -236,7 +236,7 @@ def curl(*arguments: str, data: bytes | None = None) -> subprocess.CompletedProc
 def asked(
     relay: Relay, host: str, path: str, *more: str, kind: str = "route", data: bytes | None = None
 ) -> tuple[int, bytes]:
-    """Status and body of one request with curl, as a client inside would make it."""
+    """Status and body of one request with curl, as a client inside makes it."""
     port = relay.listen(kind, host)
     done = curl(
         "--path-as-is", "-w", "\n%{http_code}", "--connect-to", f"{host}:80:127.0.0.1:{port}",

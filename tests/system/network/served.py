@@ -1,4 +1,4 @@
-"""A policy with routes, as tests write one, and the process that serves them."""
+"""Policies with routes, and the process that serves them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def route(
 
 
 def served_by(core: int) -> int:
-    """What speaks HTTP for this run."""
+    """The HTTP helper process of this run."""
     for pid in Path(f"/proc/{core}/task/{core}/children").read_text().split():
         if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return int(pid)

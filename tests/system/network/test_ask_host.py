@@ -1,4 +1,4 @@
-"""A host that no rule is about is asked about when it is dialled. The person is the test, at the
+"""A person is asked about a host without a rule when a command dials it. The test answers at the
 companion's socket.
 """
 
@@ -22,8 +22,8 @@ from tests.support.waiting import wait_for
 from tests.system.network.upstreams import UpstreamServer, upstream
 
 REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")
-# Every host calls itself so (/etc/hosts), and a program inside that asks for it by hand gets an
-# address for it. Calls once for each line of its input; without any, once.
+# Every host has this name in /etc/hosts. A program inside that resolves it gets an address. It
+# connects once for each line of input, or once without input.
 NAME = "localhost"
 _CALL = """
 import errno, socket, struct, sys
@@ -45,7 +45,7 @@ for line in sys.stdin:
     except OSError as error:
         print(errno.errorcode.get(error.errno, error), flush=True)
 """
-# The same, as a client of HTTP.
+# The same as an HTTP client.
 _REQUEST = (
     _CALL.replace(
         'client.send(b"from a client")',
@@ -55,7 +55,7 @@ _REQUEST = (
     .replace("client.recv(1)", "answer = client.recv(12)")
     .replace('print("ok"', "print(answer[-3:].decode()")
 )
-# The name leads to the host itself, so the address has to be listed.
+# The name resolves to the host itself, so the address has to be listed.
 LISTED = [{"source": "paddock.toml", "hosts": [["127.0.0.1", None, 2]]}]
 
 
@@ -67,7 +67,7 @@ def asking(**changes: Any) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     process: subprocess.Popen[str]
-    calls: int  # a descriptor: a line for each call
+    calls: int  # a descriptor: one line for each connection
     line: socket.socket  # the companion's
 
     def call(self) -> None:
@@ -87,7 +87,7 @@ class Run:
         )
 
     def ended(self) -> str:
-        """What it wrote to stderr."""
+        """The stderr of the run."""
         assert self.process.stderr is not None
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
@@ -133,7 +133,7 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
     full_network: NetworkRunner,
 ) -> None:
     with serving("127.0.0.1") as server:
-        # The control: without a question it is refused.
+        # The control: the host is refused without a question.
         with running(full_network, server, asking(default="deny")) as run:
             run.call()
             assert run.answered() != "ok"
@@ -151,7 +151,7 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
             run.answer(question, "once")
             assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
-            # Once is this connection; for the session is all to come.
+            # "once" is for this connection, "session" for all later ones.
             run.call()
             again = run.asked()
             assert again["ask"] != question["ask"]
@@ -170,7 +170,7 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
 
 
 def test_an_inspected_host_is_asked_about_and_then_read(full_network: NetworkRunner) -> None:
-    """What is asked of it is told by whoever reads it; that a person was asked, too."""
+    """The HTTP helper journals the requests. The journal also has the answer of the person."""
     plan = asking(http={"routes": [], "inspect": [{"host": NAME, "source": "paddock.toml:3"}]})
     with upstream() as server, running(full_network, server, plan, script=_REQUEST) as run:
         run.call()

@@ -1,6 +1,4 @@
-"""Programs as people have them, without proxy variables: each is held to the names that are
-allowed.
-"""
+"""Common programs without proxy variables reach only allowed names."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from tests.support.features import need_program
 from tests.support.network import own_address
 from tests.support.sandbox import SandboxRunner, Word
 
-# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
-# not close it.
+# If a client closes while Python wraps the socket, ssl.py does not close it. The garbage collector
+# does.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 FETCH = (
@@ -65,7 +63,7 @@ def test_a_client_reaches_the_name_that_is_allowed_and_no_other(
 def test_a_static_program_that_asks_for_names_itself(
     clients: Clients, tmp_path: Path, way: str
 ) -> None:
-    """No name server outside gets a question (test_filter_bypass.py has the control)."""
+    """No name server outside gets a question. test_filter_bypass.py has the control."""
     caller = clients.sandbox.programs.caller
     with serve(tmp_path) as site:
         words: list[Word] = [caller, way, "192.0.2.53"]
@@ -88,7 +86,7 @@ def test_a_name_that_has_an_address_of_the_sixth_version(clients: Clients, tmp_p
 def test_a_request_for_another_host_on_an_allowed_connection(
     clients: Clients, tmp_path: Path
 ) -> None:
-    """Fronting: a server that knows both would answer."""
+    """Domain fronting: a server with both names would answer."""
     words: list[Word] = [need_program("curl"), "-sSm", "60", "-H", f"Host: {OTHER}"]
     with serve(tmp_path) as site:
         assert clients.outside([*words, site.at(ALLOWED)]).stdout == "from the host"
@@ -96,7 +94,7 @@ def test_a_request_for_another_host_on_an_allowed_connection(
         outcome = clients.inside([*words, site.at(ALLOWED)], site.port)
         assert outcome.stdout.startswith(f"paddock: denied: {OTHER}"), str(outcome)
         assert site.seen == [OTHER]
-        # By its address it is not reached either, listed or not: that is the sandbox's own.
+        # Its address does not reach it either, listed or not: 127.0.0.1 is the sandbox itself.
         assert (
             clients.inside(
                 [need_program("curl"), "-sSm", "60", site.at("127.0.0.1")], site.port
@@ -134,7 +132,7 @@ for request in (
 def test_requests_for_another_host_that_look_like_something_else(
     clients: Clients, tmp_path: Path
 ) -> None:
-    """Python's own server reads all of these, and is the judge."""
+    """Python's server accepts all of these, and records the requests."""
     with serve(tmp_path) as site:
         words = ["python3", "-c", DISGUISED, ALLOWED, str(site.port), OTHER]
         assert clients.outside(words).exit_code == 0
@@ -164,7 +162,7 @@ f"GET //{other}/hello"):
 def test_a_request_line_that_only_the_end_of_the_stream_ends(
     clients: Clients, tmp_path: Path
 ) -> None:
-    """Python's own server takes it for a whole one."""
+    """Python's server accepts it as a complete request."""
     with serve(tmp_path) as site:
         words = ["python3", "-c", CUT, ALLOWED, str(site.port), OTHER]
         served = clients.outside(words).stdout.split()[1:]
@@ -233,8 +231,8 @@ print(refused, flush=True)
 
 
 def test_every_denial_of_a_flood_is_in_the_journal(full: SandboxRunner) -> None:
-    """Asked for while nobody writes it down. There is nobody to ask outside
-    (tests/system/network/test_filter_bypass.py).
+    """A flood of connections while the journal is not written.
+    tests/system/network/test_filter_bypass.py has the control outside.
     """
     count = 10_000
     words: list[Word] = ["python3", "-c", FLOOD, str(count)]
@@ -244,7 +242,7 @@ def test_every_denial_of_a_flood_is_in_the_journal(full: SandboxRunner) -> None:
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, signal.SIGSTOP)
         print(file=process.stdin, flush=True)
-        # Those who are refused unseen would all be by now.
+        # Denials without an event would have happened by now.
         assert select.select([process.stdout], [], [], 2)[0] == [], "all of them got their answers"
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == f"{count}\n"
@@ -264,7 +262,7 @@ def test_encrypted_connections_are_held_to_the_name_they_ask_for(
     with serve(tmp_path, context=context) as site:
         outcome = clients.inside([*curl, site.at(ALLOWED)], site.port)
         assert (outcome.stdout, site.seen) == ("from the host", [ALLOWED]), str(outcome)
-        # The other name in the ClientHello, to the address of the allowed one.
+        # The denied name in the ClientHello, to the address of the allowed name.
         fronting: list[Word] = [
             *curl,
             "--connect-to",
@@ -277,8 +275,8 @@ def test_encrypted_connections_are_held_to_the_name_they_ask_for(
         assert site.seen == []
 
 
-# OpenSSL by its own library: the name is changed after the first ClientHello was sent. An alert
-# that the server passes over may stand between.
+# OpenSSL by its library: the name changes after the first ClientHello. An alert that the server
+# ignores may come between.
 TWICE = """
 import _ssl, ctypes, select, socket, sys
 print("started", flush=True)
@@ -325,8 +323,8 @@ USER_CANCELED = "1503030002015a"
 def test_the_second_hello_of_a_handshake_is_held_to_the_name_as_well(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
-    """A server that has none of the keys offered asks for another hello, and goes by the name in
-    that.
+    """A server that supports none of the offered keys asks for another ClientHello and uses the
+    name in that.
     """
     _, context = certified
     context.set_ecdh_curve("secp384r1")

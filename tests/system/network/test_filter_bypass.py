@@ -1,6 +1,4 @@
-"""Ways around a filter of names. Each succeeds outside; inside, the servers' own word is that
-nobody called.
-"""
+"""Bypasses of a filter of names. Each works outside. Inside, the servers record no request."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from tests.support.two_machines import NAME_SERVER, OWN, OWN_SIXTH, TwoMachines,
 from tests.support.waiting import wait_for
 
 EVIL = "93.184.216.66"
-# Names that may be reached, and lead where nobody may go.
+# Allowed names with forbidden addresses.
 METADATA = {
     "link-local": "169.254.169.254",
     "mapped": "::ffff:169.254.169.254",
@@ -64,7 +62,7 @@ ZONE: dict[str, list[str] | list[list[str]]] = {
 NAMED = f'[network]\nallowed_hosts = ["*.{DOMAIN}"]\n'
 EVERY = '[network]\nallowed_hosts = ["*"]\ndefault = "allow"\n'
 
-# Visits each host and says what became of it.
+# Sends a request to each host and prints the result.
 _VISIT = """
 import json, socket, sys
 print("started", flush=True)
@@ -77,7 +75,7 @@ def visit(host):
         return str(error)
 print(json.dumps([visit(host) for host in sys.argv[1:]]))
 """
-# Asks for names whose labels are given as bytes, over UDP and TCP, and says how each was answered.
+# Asks for names with labels of any bytes, over UDP and TCP, and prints each answer.
 _ASK = """
 import json, socket, sys
 print("started", flush=True)
@@ -130,7 +128,7 @@ def _visited(heard: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_an_allowed_name_is_reached(full: SandboxRunner, machines: TwoMachines) -> None:
-    """What the others are measured by: the same visit, where it is allowed."""
+    """The control of the other tests: the same request to an allowed name."""
     outcome = machines.inside(full, _visiting(f"Web.{DOMAIN}", f"web.{DOMAIN}."), NAMED)
     assert _answers(outcome) == ["HTTP/1.1 200 OK"] * 2, str(outcome)
     assert [one["place"] for one in _visited(machines.heard())] == ["there"] * 2
@@ -170,7 +168,7 @@ def test_an_unlisted_host_is_not_reached(
     assert machines.heard() == []
 
 
-# One host in spellings that the C library reads as an address, and some that programs write.
+# One address in spellings that the C library accepts, and in some that programs write.
 SPELLINGS = [
     "93.184.216.66",
     "1572395074",
@@ -230,8 +228,8 @@ KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY
 def test_no_dns_question_leaves_the_machine(
     full: SandboxRunner, machines: TwoMachines, server: str
 ) -> None:
-    """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked
-    for them.
+    """Not even for an allowed name before it is dialled: a name in a question can carry data to its
+    name server.
     """
     names, kinds = (
         [["c2VjcmV0", "evil", "example"], ["c2VjcmV0", "allowed", "example"]],
@@ -268,7 +266,7 @@ def test_a_name_with_an_internal_address_is_not_dialled(
     names = [f"{name}.{DOMAIN}" for name in (*REBOUND, "inward")]
     control = dict(zip(names, _answers(machines.outside(full, _visiting(*names))), strict=True))
     reached = [name for name, answer in control.items() if answer == "HTTP/1.1 200 OK"]
-    # 0.0.0.0/8 is nobody's as a destination, for this kernel.
+    # This kernel has no route to 0.0.0.0/8.
     assert set(names) - set(reached) <= {f"zero.{DOMAIN}"}, control
     machines.heard()
     for policy in (NAMED, EVERY):
@@ -288,8 +286,8 @@ def test_a_rebinding_name_is_dialled_at_the_checked_address(
     assert {one["place"] for one in _visited(machines.heard())} == {"there"}
 
 
-# What is said on a connection to a name that is allowed, so that a server which knows both answers
-# for the other.
+# Bytes on a connection to an allowed name. A server with both names would answer for the denied
+# one.
 _FRONTED = {
     "another host": "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "two hosts": "GET / HTTP/1.1\r\nHost: web.allowed.example\r\nHost: evil.example\r\n\r\n",
@@ -330,13 +328,12 @@ def test_a_request_for_another_host_does_not_arrive(
     outcome = machines.inside(full, words, NAMED)
     assert outcome.started, str(outcome)
     arrived = [one["request"] for one in _visited(machines.heard())]
-    # Of the one whose second request is refused, the first arrives.
+    # One connection has two requests. The first arrives and the second is refused.
     assert not any("evil.example" in one for one in arrived), arrived
     assert f"GET / HTTP/1.1\r\nHost: web.{DOMAIN}" in arrived
 
 
-# Everything else that the kernel may have a word for. A line each: what it is, and what became of
-# it.
+# All other protocols of the kernel. One line each: the protocol and the result.
 _OTHERWISE = """
 import socket, struct, sys
 print("started", flush=True)
@@ -390,7 +387,7 @@ def test_no_other_protocol_leaves_the_machine(full: SandboxRunner, machines: Two
     control = machines.outside(full, words)
     arrived = machines.heard()
 
-    def all_datagrams() -> bool:  # nobody answered the last two
+    def all_datagrams() -> bool:  # the last two have no answer
         arrived.extend(machines.heard())
         return len([one for one in arrived if "datagram" in one]) == 4
 
@@ -409,7 +406,7 @@ def test_no_other_protocol_leaves_the_machine(full: SandboxRunner, machines: Two
 def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
-    """Instances, pods and functions get their credentials at several of them."""
+    """Several of these addresses serve credentials to instances, pods and functions."""
     clouds = (
         "fd00:ec2::254",
         "fd00:ec2::23",

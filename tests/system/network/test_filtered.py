@@ -1,5 +1,5 @@
-"""Every connection arrives at the relay, and nowhere else. Nothing is allowed here: what the relay
-decides is tested elsewhere.
+"""Every connection arrives at the relay, and nowhere else. No host is allowed here. Other files
+test the decisions of the relay.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tests.support.sandbox import Word
 from tests.support.waiting import wait_for
 
 FILTERED = network("filtered")
-REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")  # the last: before it has said that it says no more
-# Calls, says what became of it, waits for a line, calls again.
+REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")  # the last one: the peer closed before shutdown(2)
+# Connects, prints the result, waits for a line, connects again.
 _TWICE = """
 import errno, itertools, socket, sys
 for line in itertools.chain([""], sys.stdin):
@@ -56,8 +56,8 @@ for line in itertools.chain([""], sys.stdin):
 def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
     full_network: NetworkRunner, target: str
 ) -> None:
-    """Outside, nobody can be asked: these are addresses of documents. The journal is the host's
-    side.
+    """There is no control outside, because these addresses are for documentation. The host reads
+    the journal.
     """
     address, _, port = target.partition("/")
     outcome = full_network.run(FILTERED, full_network.calling(f"SOCK_STREAM/{target}"))
@@ -211,13 +211,13 @@ def test_relay_has_only_the_descriptors_and_rights_it_needs(full_network: Networ
             "anon_inode",
             "pipe",
         }, opened
-        # Connections and names in both families, names by TCP as well, whose a socket is; and the
-        # line.
+        # Connections and DNS in both families, DNS over TCP, socket owners (sock_diag), and the
+        # socket to the supervisor.
         assert opened.count("socket") == 8, opened
 
 
 def test_a_denial_names_the_calling_process(full_network: NetworkRunner) -> None:
-    """By its number on the host, also where another process made it."""
+    """By its pid on the host, also if another process created the socket."""
     script = f"""
 import os, socket
 if (child := os.fork()) == 0:
@@ -238,8 +238,8 @@ else:
 
 
 def test_a_name_server_on_loopback_answers_by_tcp_as_well(full_network: NetworkRunner) -> None:
-    """127.0.0.53 is what many an /etc/resolv.conf names. A name that does not exist is answered so:
-    3.
+    """Many /etc/resolv.conf files name 127.0.0.53. The answer for a missing name is 3
+    (NXDOMAIN).
     """
     script = (
         "import socket, struct\n"
@@ -355,7 +355,7 @@ def test_a_kernel_without_ipv6_filters_the_rest(full_network: NetworkRunner) -> 
 
 
 def _inside(core_pid: int) -> list[int]:
-    """The command: init's child."""
+    """The command, a child of init."""
     children = Path(f"/proc/{core_pid}/task/{core_pid}/children").read_text().split()
     below = [Path(f"/proc/{pid}/task/{pid}/children") for pid in children]
     return [int(pid) for path in below if path.exists() for pid in path.read_text().split()]
@@ -367,6 +367,6 @@ def _spaces() -> set[str]:
         if process.name.isdecimal():
             try:
                 found.add(os.readlink(process / "ns/net"))
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
     return found

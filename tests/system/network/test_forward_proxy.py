@@ -1,4 +1,4 @@
-"""Clients that want a proxy have one inside, at the same rules."""
+"""The proxy inside, with the same rules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.features import need_program
 from tests.support.network import NetworkRunner, network, serving
 from tests.support.sandbox import SandboxRunner, Word
 
-# As in test_clients.py.
+# See test_clients.py.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 PROXY = ("127.255.255.254", 1)
@@ -29,8 +29,8 @@ except urllib.error.HTTPError as error:
     with error:
         sys.stdout.write(error.read().decode())
 """
-# What the proxy answers to each CONNECT, with the credentials of a proxy's address: its own, or the
-# first word.
+# Prints the proxy's answer to each CONNECT. The credentials are its own, or those in the first
+# argument.
 ASK = """
 import base64, os, socket, sys, urllib.parse
 proxy = urllib.parse.urlsplit(sys.argv[1] or os.environ["http_proxy"])
@@ -49,7 +49,7 @@ def curl(*words: Word) -> list[Word]:
 
 
 def in_shell(*lines: str) -> Callable[..., list[Word]]:
-    """Each line for each address, with what it ended with."""
+    """One command line for each client and address, with its error."""
     each = "".join(f'{line}\necho "[$?]"\n' for line in lines)
     need_program("curl")
     return lambda *addresses: [
@@ -62,7 +62,7 @@ def in_shell(*lines: str) -> Callable[..., list[Word]]:
 
 
 CURL = "curl -sSm 10"
-# Each with what it says when the name is denied; the variables are as they were set.
+# Each client with its message for a denied name. The proxy variables stay as they are.
 WAYS = {
     "curl, by the variables": (f'{CURL} "$address"', "paddock: denied: "),
     "curl, told": (f'{CURL} -x "$ALL_PROXY" "$address"', "paddock: denied: "),
@@ -94,7 +94,7 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
             in outcome.stderr
         )
         assert site.seen == [ALLOWED]
-        # By the stub, the name would not have been there at all.
+        # Without the proxy the DNS stub would have no such name.
         assert sorted(clients.decided()) == [
             ("connect", "allow", ALLOWED),
             ("connect", "deny", OTHER),
@@ -130,7 +130,7 @@ def test_a_body_goes_through_and_nothing_of_the_proxys_own(
 def test_a_client_that_asks_for_addresses_itself_is_led_by_the_name(
     clients: Clients, tmp_path: Path
 ) -> None:
-    """The address is the stub's, and stands for the name."""
+    """The DNS stub gave the address, which maps to the name."""
     ask = in_shell(f'{CURL} -x "socks5://${{ALL_PROXY#http://}}" "$address"')
     with serving_site(tmp_path) as site:
         outcome = clients.proxied(ask(site.at(ALLOWED), site.at(OTHER)), site.port)
@@ -159,7 +159,7 @@ def test_without_the_token_the_proxy_does_nothing(clients: Clients, tmp_path: Pa
 def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(
     clients: Clients, tmp_path: Path
 ) -> None:
-    """F-117 F-133 F-137. The loopback is listed here, and it is the command's own all the same."""
+    """F-117 F-133 F-137. Loopback is listed here, but it is the loopback of the sandbox."""
     with serving_site(tmp_path) as site, serving("127.0.0.1") as other:
         refused = [
             "169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80",

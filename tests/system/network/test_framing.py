@@ -1,6 +1,6 @@
-"""Two parsers, one connection: an upstream that finds other borders between requests than we do
-acts on nothing that was not judged. The upstreams here are careless ones; each refusal has a
-control in which the same bytes do harm.
+"""Two parsers on one connection: an upstream that splits requests differently acts on no unjudged
+request. The upstreams here are careless. Each refusal has a control in which the same bytes do
+harm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HIDDEN = b"DELETE /admin HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
 async def careless(
     asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Never reads a body: what follows a head is the next request."""
+    """A server that never reads a body: bytes after a head are the next request."""
     writer.write(answer(b"" if asked.method == "HEAD" else b"ok"))
     if asked.header("connection") == "close":
         writer.close()
@@ -115,7 +115,7 @@ def test_a_route_can_let_a_method_have_a_body_and_its_connection_is_not_used_aga
 def test_a_body_that_could_be_a_request_is_the_last_of_its_connection(
     body: bytes, apart: bool
 ) -> None:
-    """Of any method: some upstreams answer an error without reading what was posted."""
+    """For any method: some upstreams answer an error without reading the body."""
     with routed(("POST", "/items")) as (server, relay), talking(relay) as client:
         head = (
             b"POST /items HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
@@ -202,7 +202,7 @@ def test_an_inspected_host_gets_no_unexpected_body(flag: str, tmp_path: Path) ->
 
 
 def test_routes_to_one_upstream_share_no_connection() -> None:
-    """What an upstream says too much to one of them is not searched for the secret of the other."""
+    """Surplus bytes of one route are not searched for the secret of the other route."""
     with upstream(echo) as server:
         one, other = a_route("api", server.port, secret=True), a_route("other", server.port)
         with serving(one, other) as relay:
@@ -250,8 +250,8 @@ def test_surplus_bytes_of_an_upstream_do_not_answer_the_next_request(
 
 
 def test_a_secret_is_not_read_as_the_body_of_a_request_that_was_hidden() -> None:
-    """An unfinished request in a body would swallow the next one of the connection, with the secret
-    in it.
+    """An unfinished request in a body would swallow the next request of the connection, with its
+    secret.
     """
     hidden = "POST /paste HTTP/1.1\r\nHost: u\r\nContent-Length: 40\r\n\r\n"
     with routed(("GET", "/items")) as (server, relay):

@@ -1,4 +1,4 @@
-"""git over each of its ways, without proxy variables."""
+"""git over each of its protocols, without proxy variables."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.support.sandbox import Word
 from tests.support.tester import Tester
 from tests.support.tree import ProjectTree
 
-# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
-# not close it.
+# If a client closes while Python wraps the socket, ssl.py does not close it. The garbage collector
+# does.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 _AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
 
 
 def _repository(directory: Path) -> Path:
-    """A bare one with one commit, also for those who read it as files."""
+    """A bare repository with one commit, which dumb HTTP clients can read too."""
     git = need_program("git")
     for words in (
         ["init", "-q", "-b", "main", "work"],
@@ -72,13 +72,13 @@ def test_git_clones_from_an_allowed_host(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """A server of ssh on the host. Each connection gets one of its own, as inetd starts them: no
-    port is guessed.
+    """An ssh server on the host. Each connection gets its own process, as with inetd, so no port is
+    guessed.
     """
 
     port: int
     log: Path
-    ssh: str  # how to call it, without the host
+    ssh: str  # the ssh command without the host
 
     def let_in(self) -> int:
         return self.log.read_text().count("Accepted publickey")
@@ -119,7 +119,7 @@ def _shell(tester: Tester, tree: ProjectTree) -> Iterator[Shell]:
             while True:
                 try:
                     client, _ = server.accept()
-                except OSError:  # the end of the test
+                except OSError:  # the test has ended
                     return
                 answering.append(threading.Thread(target=answer, args=(client,)))
                 answering[-1].start()
@@ -141,7 +141,7 @@ def _shell(tester: Tester, tree: ProjectTree) -> Iterator[Shell]:
 
 
 def test_git_clones_and_pushes_over_ssh(clients: Clients) -> None:
-    """The name of the host is all that is known of it: nothing in ssh's first bytes tells it."""
+    """The filter knows the host only by its DNS name. The first bytes of ssh have no name."""
     sandbox, git = clients.sandbox, need_program("git")
     repository = _repository(sandbox.tree.make(sandbox.tree.root / "repositories"))
     author = " ".join(_AUTHOR)
@@ -174,7 +174,7 @@ def test_git_clones_and_pushes_over_ssh(clients: Clients) -> None:
         assert refused.exit_code != 0
         assert f"denied: {OTHER}" in refused.stderr, str(refused)
         assert (subjects(), shell.let_in()) == (["inside", "control", "first"], let_in + 2)
-        # Another port of the same name is another server.
+        # Another port of the same name is denied.
         elsewhere = clients.inside(pushing(ALLOWED, "elsewhere"), 1)
         assert f"denied: {ALLOWED}:{shell.port} (" in elsewhere.stderr, str(elsewhere)
         assert shell.let_in() == let_in + 2

@@ -1,4 +1,4 @@
-"""The process that speaks HTTP for a run: when it begins, when it is killed, when it ends."""
+"""The HTTP helper of a run: its start, its death, its end."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from tests.system.network.upstreams import Asked, echo, upstream
 def test_connections_wait_for_the_http_helper_and_the_command_does_not(
     full: SandboxRunner, comes: bool
 ) -> None:
-    """Whose beginning is held up here until the command runs, and until a connection is on its
-    way.
-    """
+    """The start of the helper is delayed until the command runs and a connection is open."""
     place = full.tree.root / "held"
     place.mkdir()
     core_program = shutil.copy(full.installation.core, place)
@@ -44,7 +42,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
     def opened() -> bool:
         try:
             os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # it is not there yet
+        except OSError:  # the process does not exist yet
             return False
         return True
 
@@ -84,9 +82,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
 
 
 def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
-    """Its connections are lost, later ones are answered that nobody is there; everything else goes
-    on.
-    """
+    """Its connections are lost, and later ones get an error answer. Other connections continue."""
     script = """
 import socket, sys, urllib.error, urllib.request
 def asked(path):

@@ -1,7 +1,6 @@
-"""Inspected hosts with curl and real TLS servers: both versions of HTTP, names that have to agree,
-who trusts whom.
+"""Inspected hosts with curl and real TLS servers: both versions of HTTP, matching names, and trust.
 
-Upstreams are called localhost, which every machine resolves to itself.
+Upstreams have the name localhost, which every machine resolves to itself.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def fetched(
     *more: str,
     data: bytes | None = None,
 ) -> tuple[int, bytes, str]:
-    """Status, body and version of HTTP, as curl gets them inside."""
+    """Status, body and HTTP version that curl gets inside."""
     bundle = tmp_path / "bundle.pem"
     bundle.write_bytes(authority.certificate)
     listening = relay.listen("inspect", HOST, port)
@@ -72,7 +71,7 @@ def test_requests_of_an_inspected_host_are_judged_and_carry_the_secret(
             assert (status, spoken) == (200, version)
             assert json.loads(body)["target"] == "/v1/models"
             assert SECRET not in body
-            sent = os.urandom(600_000).hex().encode()  # more than a window of HTTP/2
+            sent = os.urandom(600_000).hex().encode()  # more than one flow window of HTTP/2
             status, body, _ = fetched(
                 relay,
                 authority,
@@ -194,7 +193,7 @@ def status_over_http2(
     headers: Sequence[tuple[str, str]] = (),
     body: bytes = b"",
 ) -> int:
-    """Of a client that does not look at what it sends; 400 too if the other side breaks off."""
+    """A client that does not validate its headers. 400 also if the other side closes."""
     http = h2.connection.H2Connection(
         h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
     )
@@ -244,7 +243,7 @@ def test_a_client_that_trusts_only_the_system_does_not_get_in() -> None:
 
 
 def test_the_route_is_about_one_service_of_the_host() -> None:
-    """Its secret goes nowhere else, and what is not encrypted does not slip by its rules."""
+    """The secret goes to no other service, and plain HTTP does not bypass the rules."""
     with upstream() as server:
         route = a_route("api", 443, scheme="https", host=HOST, secret=True, inspect=True)
         with serving(route, authority=Authority([HOST])) as relay:

@@ -1,6 +1,4 @@
-"""Ports of the host's 127.0.0.1 that a policy names, and those inside, which are the sandbox's
-own.
-"""
+"""Ports of the host's 127.0.0.1 that a policy lists, and ports of the sandbox."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ class Database:
 
 @contextmanager
 def _database(tester: Tester, directory: Path) -> Iterator[Database]:
-    """A PostgreSQL of the test's own."""
+    """A PostgreSQL server for the test."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     need("postgresql", bool(found), "no postgresql on this machine")
     programs, log = found[-1].parent, directory / "log"
@@ -55,7 +53,7 @@ def _database(tester: Tester, directory: Path) -> Iterator[Database]:
     ]
     assert done(programs / "initdb", *made)
     control: list[Word] = [programs / "pg_ctl", "-D", directory / "data", "-s", "-w"]
-    for _ in range(5):  # somebody else may take the port that was free
+    for _ in range(5):  # another process may take the free port
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
         settings = (
@@ -90,8 +88,8 @@ def test_psql_asks_a_database_at_a_port_that_is_named(full: SandboxRunner) -> No
         assert (refused.exit_code, database.asked()) == (2, 2)
 
 
-# A server in the background, as developers have them; then, for each line that comes in, what it
-# says to a visitor.
+# A background server, as developers use it. For each line of input the script prints its answer to
+# a client.
 _VISIT = """
 import socket, sys, threading
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))

@@ -1,6 +1,4 @@
-"""A network of its own in which nobody else is: nothing of the host is reached, and what is inside
-is whole.
-"""
+"""An empty network namespace: no service of the host is reached, and loopback inside works."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def test_no_service_of_the_host_is_reached(
 
 
 def test_an_abstract_socket_of_the_host_is_not_there(full_network: NetworkRunner) -> None:
-    """Without Landlock's scope, so that the namespace has to hold it."""
+    """Without Landlock's scope, so that only the namespace protects."""
     plan = full_network.plan
     changes = {
         "landlock": {**plan["landlock"], "scoped": ["signal"]},

@@ -1,4 +1,4 @@
-"""Installers of packages, without proxy variables, from indexes of the host's own."""
+"""Package installers without proxy variables, from indexes on the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.sandbox import Word
 
 
 def _wheel(directory: Path) -> None:
-    """An index with the least of a package: one module."""
+    """An index with a minimal package of one module."""
     name = "tiny-1.0-py3-none-any.whl"
     place = directory / "simple" / "tiny"
     place.mkdir(parents=True)
@@ -93,7 +93,7 @@ def _tarball() -> bytes:
 
 
 def _registry(directory: Path, site: Site, name: str) -> None:
-    """What a registry says of a package: its versions, and where the tarball of each is."""
+    """The metadata of a package: its versions and the URL of each tarball."""
     tarball = _tarball()
     (directory / "tiny.tgz").write_bytes(tarball)
     digest = base64.b64encode(hashlib.sha512(tarball).digest()).decode()

@@ -1,5 +1,5 @@
-"""The protocol machine: random connections by every way that HTTP is judged, against three servers
-that read differently. What a server acts on is what was judged and written into the journal.
+"""Random connections through every part that judges HTTP, to three servers that parse differently.
+A server acts only on requests that were judged and journaled.
 
 ``PADDOCK_STRESS=N`` plays N rounds of new seeds. The seed of a round that fails is kept in
 ``protocol_seeds.txt``.
@@ -76,14 +76,14 @@ endpoint_rules = [{{ method = "*", path = "/r/**" }}]
 
 
 def one_slash(path: str) -> str:
-    """Without rules a path is passed on as it is; Python's server makes one slash of several at its
+    """Without rules a path is passed on unchanged. Python's server merges slashes at its
     beginning.
     """
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
 def judged(sandbox: SandboxRunner) -> collections.Counter[tuple[object, ...]]:
-    """What was allowed, in the journal: route, host, method and path."""
+    """The allowed requests of the journal: route, host, method and path."""
     return collections.Counter(
         (one["route"], one["host"], one["method"], one["path"] and one_slash(str(one["path"])))
         for one in sandbox.events()
@@ -94,7 +94,7 @@ def judged(sandbox: SandboxRunner) -> collections.Counter[tuple[object, ...]]:
 def wrongs(
     served: dict[str, list[Upstream]], played: list[Play], sandbox: SandboxRunner
 ) -> list[str]:
-    """What servers acted on although nobody had judged it so."""
+    """Requests that servers acted on without such a decision in the journal."""
     found: list[str] = []
     allowed = judged(sandbox)
     bodies = {tag: body for play in played for tag, body in play.bodies.items()}
@@ -122,7 +122,7 @@ def wrongs(
 
 
 def unlike(kind: str, one: Acted, bodies: dict[str, str]) -> list[str]:
-    """A body that was not sent with this request; the secret belongs into no body at all."""
+    """Bodies of other requests, and the secret in any body."""
     sent = bodies.get(one.path.removeprefix("/r/"), one.body)
     return (
         [f"{kind}, another body: {one}"]

@@ -1,4 +1,4 @@
-"""A port inside is seen at the host's loopback if it is published, and not otherwise."""
+"""A port inside is reachable on the host's loopback only if it is published."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.network import (
 from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
-# A server inside: answers what it was sent until the end of it, with its own word before.
+# A server inside: it echoes all bytes of a client after its own name.
 ECHO = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -37,7 +37,7 @@ MODES = ("filtered", "none")
 
 
 def ask(address: str, port: int, text: bytes = b" hears") -> bytes | str:
-    """What the server says, or the name of an errno."""
+    """The answer of the server, or the name of an errno."""
     try:
         with socket.create_connection((address, port), 60) as client:
             client.sendall(text)
@@ -57,7 +57,7 @@ def listens(process: subprocess.Popen[str]) -> None:
 def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
     full_network: NetworkRunner, mode: str, at: str
 ) -> None:
-    """The control is the port of the server itself, which nobody has published."""
+    """The control is the port of the server itself, which is not published."""
     host, inside = free_port(), free_port()
     text = b"x" * 300_000
     with full_network.running(
@@ -89,9 +89,7 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_publishing_a_port_opens_nothing_else(full_network: NetworkRunner, mode: str) -> None:
-    """What can be reached from inside stays as it was: not the host's own ports, and not the one
-    that is published.
-    """
+    """A command inside still reaches no port of the host, not even the published one."""
     host = free_port()
     with serving("127.0.0.1") as server:
         targets = [server.target, f"SOCK_STREAM/127.0.0.1/{host}", f"SOCK_STREAM/::1/{host}"]

@@ -1,5 +1,5 @@
-"""A route with rules is the only way to its upstream, by whatever name or address that is called.
-The verdict is what the servers of the machines heard.
+"""Only the route reaches an upstream with rules, under any name or address. The test checks the
+requests that the servers got.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def policy(allowed: list[str], *routes: str) -> str:
 def asked(
     full: SandboxRunner, machines: TwoMachines, text: str, *asks: str
 ) -> tuple[list[str], list[tuple[str, str]], str]:
-    """What each was answered, what the servers heard of it (address and request), and what was said
-    to the person.
+    """The answers, the requests that the servers got (address and request), and the stderr of the
+    run.
     """
     machines.heard()
     outcome = machines.inside(full, [need_program("python3"), "-c", _POST, *asks], text)
@@ -85,7 +85,7 @@ def test_no_other_name_leads_to_an_upstream_with_rules(
         "the control: without rules"
     )
     ruled = policy(["*"], f'api upstream = "http://up.test"\n{RULES}')
-    # Nobody has asked for the route when the first of them comes.
+    # The first of them comes before any request to the route.
     said, heard, told = asked(
         full, machines, ruled, *asks, "api.paddock.internal /items", "other.test /admin", *asks
     )
@@ -113,7 +113,7 @@ def test_no_listed_address_leads_to_an_upstream_with_rules(
 def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_machine(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
-    """The server listens on 127.0.0.1 and on ::1, and the route's name leads to one of them."""
+    """The server listens on 127.0.0.1 and on ::1. The name of the route resolves to one of them."""
 
     def text(rules: str) -> str:
         whole = policy(

@@ -1,5 +1,5 @@
-"""Routes with real clients and upstreams: what goes out, what comes back, and what does not. Each
-denial has beside it the same request where it is allowed, and what the upstream saw of both.
+"""Routes with real clients and upstreams: requests, answers and denials. Each denial has the same
+request as an allowed control, and a check of what the upstream got.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tests.system.network.upstreams import (
 )
 
 HOST = "api.paddock.internal"
-# Short for whom a test lets wait; nobody else may be timed by a machine that has more to do.
+# Short only for the side that a test delays. A busy machine must not time out the other side.
 HASTY_WITH_CLIENTS, HASTY_WITH_UPSTREAMS = Patience(head_s=0.3, body_s=0.3), Patience(answer_s=0.3)
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.contextmanager
 def talking(relay: Relay, kind: str = "route", host: str = HOST) -> Iterator[socket.socket]:
-    """A client that says what it likes."""
+    """A client that sends any bytes."""
     with socket.create_connection(("127.0.0.1", relay.listen(kind, host))) as client:
         client.settimeout(60)
         yield client
@@ -251,7 +251,7 @@ def test_events_arrive_one_by_one() -> None:
         )
         for number in range(3):
             await writer.drain()
-            await asyncio.to_thread(go.wait)  # the client has the last one, or at first the head
+            await asyncio.to_thread(go.wait)  # the client has the last event, or the head at first
             go.clear()
             text = b"data: %d\n\n" % number
             writer.write(b"%x\r\n%s\r\n" % (len(text), text))
@@ -517,7 +517,7 @@ def test_a_kept_connection_that_was_closed_is_dialled_again() -> None:
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if len(server.asked) == 2:
-            writer.close()  # it was kept, and is closed on the second request without a word
+            writer.close()  # the kept connection is closed at the second request without an answer
         else:
             await echo(asked, reader, writer)
 
@@ -582,7 +582,7 @@ def test_descriptors_are_given_back() -> None:
             assert all_of(client).startswith(b"HTTP/1.1 200")
             client.close()
         relay.wait_for(301)
-        kept = 64  # connections to the upstream: both ends are in this process
+        kept = 64  # connections to the upstream; both ends are in this process
         wait_for(lambda: held() <= before + kept + 8, "descriptors are given back")
 
 
@@ -614,7 +614,7 @@ def test_an_invalid_handover_message_ends_the_server(message: bytes, descriptors
 
 @pytest.mark.parametrize("pieces", [1, 20])
 def test_bytes_read_before_the_handover_come_first(pieces: int) -> None:
-    """A proxy has read some of it before it knew to whom it leads."""
+    """A proxy has read some bytes before it knew the host."""
     with upstream() as server, serving(a_route("api", server.port)) as relay:
         client, end = socket.socketpair()
         text = f"GET /early HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()

@@ -1,6 +1,6 @@
-"""A client that has guesses of a route's secret echoed learns nothing from how the answers come:
-neither from the sizes and the number of their pieces, nor from their time. What it sees is measured
-at its own end of the connection.
+"""A client that has guesses of a route's secret echoed learns nothing from the answers: neither
+from the sizes and number of their pieces, nor from their time. The test measures at the client's
+end of the connection.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Seen = tuple[object, ...]
 
 
 class Echo:
-    """An upstream that quotes what it is asked for, and ends its answer when the client has seen
-    the beginning.
+    """An upstream that echoes the request, and ends its answer when the client has the
+    beginning.
     """
 
     def __init__(self) -> None:
@@ -251,7 +251,8 @@ WAYS: dict[str, Callable[[], contextlib.AbstractContextManager[Ask]]] = {
 }
 
 
-# A busy machine changes times and the number of writes in some rounds. A leak shows in all of them.
+# A busy machine changes times and the number of writes in some rounds. A leak changes them in all
+# rounds.
 ROUNDS = 4
 
 
@@ -267,9 +268,7 @@ def test_timing_and_pieces_are_the_same_for_a_right_and_a_wrong_guess(way: str) 
 
 
 def measured(way: str) -> tuple[float, tuple[float, float]]:
-    """By how much a right guess takes longer than a wrong one, and in how many writes each is
-    answered.
-    """
+    """The time ratio of a right to a wrong guess, and the number of writes in each answer."""
     spelled = [
         SPELLINGS[one]
         for one in ("plain", "hexadecimal", "base64", "JSON, every letter", "HTML, every letter")
@@ -286,7 +285,7 @@ def measured(way: str) -> tuple[float, tuple[float, float]]:
                     took[at].append(time.perf_counter() - begun)
                     if (
                         way != "http/2"
-                    ):  # TCP may join two writes: their number is compared over all guesses
+                    ):  # TCP may join two writes, so their number is compared over all guesses
                         counts[at].append(int(str(found[-1])))
                         found = found[:-1]
                     seen.append(found)
@@ -302,7 +301,7 @@ def measured(way: str) -> tuple[float, tuple[float, float]]:
 
 
 def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
-    """`Connection: content-encoding` takes the header away that would tell."""
+    """`Connection: content-encoding` removes the header that names the compression."""
 
     async def compressed(
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -344,7 +343,7 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
 def test_messages_of_a_websocket_pass_when_they_are_complete(
     said: bytes, passes: bytes | None
 ) -> None:
-    """Nothing follows: what comes was not waiting for the next message."""
+    """No message follows, so a passed message did not wait for the next one."""
     over = threading.Event()
 
     async def speak(
@@ -356,7 +355,7 @@ def test_messages_of_a_websocket_pass_when_they_are_complete(
             b"Sec-WebSocket-Accept: "
         )
         writer.write(head + accept + b"\r\n\r\n" + said)
-        assert await read_head(reader) is None  # until the client goes
+        assert await read_head(reader) is None  # until the client closes
         writer.close()
         over.set()
 

@@ -1,5 +1,5 @@
-"""Runs with routes and inspected hosts, as people start them. What was asked is told by the
-upstream, on the host.
+"""Runs with routes and inspected hosts, as a user starts them. The upstream on the host records the
+requests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.system.network.upstreams import Asked, answer, upstream, websocket_ec
 
 OURS = TestAuthority()
 HOST, OTHER, NEAR = "api.served.example", "other.served.example", "near.served.example"
-# As root: a list of names of our own, then the tester again.
+# As root: mount our own list of names, then become the tester again.
 _AS = (
     'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
     '--clear-groups "${@:3}"'
@@ -47,11 +47,11 @@ def test_every_inject_mode_sends_the_secret_and_hides_it_from_the_sandbox(
     """F-139 F-140 F-141"""
     file = full.tree.put(
         full.tree.root / "key", f"{SECRET}\n"
-    )  # not where a command could write it
+    )  # not in a directory that a command can write
     file.chmod(0o600)
     full.tester.give(file)
     python = need_program("python3")
-    # All that can be read of processes and of the file, and what the upstream says back.
+    # All readable files of processes and of the policy, and the answer of the upstream.
     look = """
 import glob, os, sys, urllib.request
 print("started", dict(os.environ))
@@ -162,7 +162,7 @@ def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: SandboxRunner) 
 
 
 def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: SandboxRunner) -> None:
-    """By every way that the proxy has; without being told to, clients do not take it for routes."""
+    """By every protocol of the proxy. By default clients do not use the proxy for routes."""
     need_program("curl")
     ways = (
         "",
@@ -191,7 +191,7 @@ def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Sandbo
 
 
 def test_event_streams_and_websockets_pass_a_route(full: SandboxRunner) -> None:
-    """An event is there before the next one is sent; a WebSocket is a stream in both directions."""
+    """An event arrives before the next one is sent. A WebSocket is a stream in both directions."""
     seen = threading.Event()
 
     async def events(
@@ -244,8 +244,8 @@ print(received)
 
 
 def test_a_secret_is_not_guessed_letter_by_letter(full: SandboxRunner) -> None:
-    """The upstream quotes what it is asked for, and never says the secret. Two chunks instead of
-    one, or an asterisk, would tell that a guess is right.
+    """The upstream echoes the request and never sends the secret. Two chunks instead of one, or an
+    asterisk, would reveal a right guess.
     """
     secret = "ghp_Ur8eHK5j"
 
@@ -369,7 +369,7 @@ def test_a_credential_command_is_not_one_that_a_sandboxed_command_wrote(
 def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(
     full: SandboxRunner,
 ) -> None:
-    """The upstream shows what it was sent before, as a log of requests does."""
+    """The upstream shows earlier requests, as a request log does."""
     keys = {"ONE_KEY": "ghp_AAAAbbbbCCCCdddd11112222", "TWO_KEY": "ghp_ZZZZyyyyXXXXwwww99998888"}
     log: list[str] = []
 
@@ -396,7 +396,7 @@ def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(
     assert not any(key in outcome.stdout for key in keys.values())
 
 
-# None of these words names the script as a path.
+# None of these arguments names the script as a path.
 _UNNAMED = (
     """/bin/sh -c '"$HOME"/{below}/token.sh'""",
     "/bin/bash -c '~{user}/{below}/token.sh'",
@@ -412,7 +412,9 @@ _UNNAMED = (
 def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wrote(
     full: SandboxRunner,
 ) -> None:
-    """However it gets there. The same words work for a script where no command can write."""
+    """By any kind of reference. The same arguments work for a script in a directory that no command
+    can write.
+    """
     home, root, mark = full.tester.home, full.tree.root, full.tree.root / "escaped"
     full.tree.put(root / "outer.sh", '#!/bin/sh\ncd && exec "$1/token.sh"\n')
     script = f"#!/bin/sh\ntouch {mark}\necho ghp_0123456789\n"
@@ -492,9 +494,7 @@ def test_a_route_that_would_show_a_secret_is_refused(full: SandboxRunner) -> Non
 
 @contextmanager
 def named(sandbox: SandboxRunner, directory: Path) -> Iterator[tuple[list[Word], dict[str, str]]]:
-    """What stands before a command so that the hosts have names, and the environment in which they
-    are trusted.
-    """
+    """The command prefix that names the hosts, and the environment that trusts them."""
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
     hosts = sandbox.tree.put(
         sandbox.tree.root / "hosts", f"127.0.0.1 localhost {HOST} {OTHER} {NEAR}\n"
@@ -516,7 +516,7 @@ def named(sandbox: SandboxRunner, directory: Path) -> Iterator[tuple[list[Word],
 
 
 def in_turn(commands: Sequence[Sequence[str]]) -> list[Word]:
-    """Each answer on a line of its own; ``-`` where one failed."""
+    """One line for each answer, ``-`` for a failed request."""
     import shlex
 
     return ["sh", "-c", "; ".join(f"{shlex.join(one)} || echo -; echo" for one in commands)]
@@ -525,8 +525,8 @@ def in_turn(commands: Sequence[Sequence[str]]) -> list[Word]:
 def test_inspected_hosts_are_held_to_paths_by_every_client(
     full: SandboxRunner, tmp_path: Path
 ) -> None:
-    """HTTP/1.1 and HTTP/2; a host that is only inspected is read and told, another one passes
-    unopened.
+    """HTTP/1.1 and HTTP/2. Requests to a host that is only inspected are journaled. Other hosts
+    pass encrypted.
     """
     python, node = need_program("python3"), need_program("node")
     with (
@@ -580,7 +580,7 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(
             [str(python), "-c", get.format(f"{at}/ok/3")],
             [str(node), "-e", fetch.format(f"{at}/ok/4")],
             [*_CURL, "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{there}/any/path"],
-            # Whoever trusts the authority of the tests alone sees that somebody else is there.
+            # A client that trusts only the authority of the tests sees another certificate.
             [
                 *_CURL,
                 "--cacert",
@@ -615,8 +615,8 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(
 
 
 def test_an_upstream_by_name_is_checked_like_any_host(full: SandboxRunner, tmp_path: Path) -> None:
-    """A name that leads to this machine is not dialled, unless it is this machine's own. Nobody
-    gets around rules by calling an upstream himself (F-142).
+    """A name that resolves to this machine is not dialled, unless it is a name of this machine. A
+    client that dials an upstream directly does not bypass the rules (F-142).
     """
     with upstream() as server, upstream() as other, named(full, tmp_path) as (before, _):
         text = route("name", server, host=NEAR) + route("local", server, host="localhost")

@@ -1,5 +1,5 @@
-"""Without namespaces: the filter leaves few sockets, the supervisor connects those, and nobody else
-is reached by any trick. The verdict is that of servers on the host.
+"""Without namespaces: the filter allows few socket types, and the supervisor connects them. No
+trick reaches another server. The servers on the host record connections.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.waiting import wait_for
 NONE = network("none")
 FILTERED = network("filtered")
 
-# Each trick, by its name, sends a message to an address; a line each: ok, or the name of an errno.
+# Each named trick sends a message to an address and prints one line: ok, or the name of an errno.
 _TRICKS = """
 import ctypes, errno, os, socket, struct, sys, threading
 print("started", flush=True)
@@ -177,7 +177,7 @@ for name in sys.argv[3:]:
         print(errno.errorcode.get(error.errno, error))
 """
 CONNECTING = ("blocking", "polled", "duplicated", "threaded", "received", "mapped")
-# What they are answered where hosts are filtered; what is None of them a control can not do either.
+# The results with filtered hosts. None: the control cannot do it either.
 WAYS_AROUND = {
     "mptcp": "EPROTONOSUPPORT",
     "fast sendto": "ENOTSUP",  # EOPNOTSUPP
@@ -213,7 +213,7 @@ def answers(stdout: str, names: tuple[str, ...]) -> dict[str, str]:
 
 @contextmanager
 def both(address: str) -> Iterator[tuple[Server, Server]]:
-    """The same port, for streams and for datagrams."""
+    """Two servers on the same port, for streams and for datagrams."""
     with ExitStack() as stack:
         stream = stack.enter_context(serving(address))
         yield stream, stack.enter_context(serving(address, socket.SOCK_DGRAM, stream.port))
@@ -250,7 +250,7 @@ def test_no_trick_reaches_a_denied_server(
 def test_other_sockets_rings_and_socket_options_are_refused(
     landlock_network: NetworkRunner,
 ) -> None:
-    """F-158; F-045. As root a control can make nearly all of them."""
+    """F-158; F-045. As root a control can create nearly all of them."""
     names = (*OTHERS, "route netlink", "listen here")
     with serving("127.0.0.1") as server:
         words = tricks(landlock_network, server, *names)
@@ -308,8 +308,8 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(
     )
 
 
-# One process connects, another swaps the port in the address, which lies in memory that both share:
-# the kernel's second look would see either.
+# One process connects, and another swaps the port in the shared address. The second read by the
+# kernel could get either port.
 _RACE = """
 import ctypes, mmap, os, signal, socket, struct, sys
 print("started", flush=True)
@@ -358,8 +358,8 @@ def test_a_swapped_address_reaches_no_other_server(landlock_network: NetworkRunn
 
 
 def test_an_unanswered_connection_blocks_only_its_owner(landlock_network: NetworkRunner) -> None:
-    """A queue that nobody takes from: the second connection waits in the kernel, and others do not
-    wait for it.
+    """A server that never accepts: the second connection waits in the kernel, and other connections
+    do not wait for it.
     """
     script = """
 import socket, sys, threading
@@ -397,7 +397,9 @@ os._exit(0)
 def test_a_socket_on_stdin_cannot_be_connected(
     landlock_network: NetworkRunner, full_network: NetworkRunner, mode: str
 ) -> None:
-    """It belongs to the network it was made in, and can be turned to somebody else."""
+    """The socket belongs to the network of its creator, and could be connected to another
+    server.
+    """
     script = (
         "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
         "s.connect(('127.0.0.1', {port})); s.send(b'from a client')"
@@ -420,7 +422,8 @@ def test_a_socket_on_stdin_cannot_be_connected(
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
             assert "stdin is a socket that the command could reconnect" in refused.stderr
         assert server.heard() == []
-        # A pair of connected unix sockets is a pipe, as Node gives it to its children.
+        # A connected pair of unix sockets is allowed, because Node gives one to its children as a
+        # pipe.
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.send(b"met")
@@ -433,7 +436,7 @@ def test_a_socket_on_stdin_cannot_be_connected(
 
 
 def test_supervisor_is_not_needed_without_a_network(landlock_network: NetworkRunner) -> None:
-    """F-131: no proxy, and with no journal nobody stays at all."""
+    """F-131: no proxy runs, and without a journal no supervisor stays."""
     outcome = landlock_network.run(
         NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None
     )
@@ -448,7 +451,7 @@ def test_supervisor_is_not_needed_without_a_network(landlock_network: NetworkRun
 
 
 def test_interfaces_can_be_listed(landlock_network: NetworkRunner) -> None:
-    """What libc asks netlink for."""
+    """The netlink requests of libc."""
     script = "import socket; print([name for _, name in socket.if_nameindex()])"
     for mode in (NONE, FILTERED):
         assert "'lo'" in landlock_network.run(mode, [landlock_network.python, "-c", script]).stdout
@@ -470,7 +473,7 @@ def test_journal_records_the_supervised_network(landlock_network: NetworkRunner)
 
 @pytest.fixture(name="callers")
 def _callers(sandbox: SandboxRunner, clients: Clients) -> Clients:
-    """Without namespaces."""
+    """In the landlock tier."""
     return replace(clients, sandbox=sandbox)
 
 
@@ -517,7 +520,7 @@ def test_a_program_that_ignores_the_proxy_reaches_no_server_and_resolves_nothing
         assert site.seen == []
 
 
-# Says where the proxy is, asks it once, and goes on when it is told to.
+# Prints the address of the proxy, uses it once, and continues after a line of input.
 _SHOWN = """
 import os, socket, sys, urllib.parse
 proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
@@ -535,8 +538,8 @@ for line in sys.stdin:
 def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(
     landlock_network: NetworkRunner,
 ) -> None:
-    """F-113: other users of the machine, and the same one outside. The port stays taken when the
-    relay is gone.
+    """F-113: other users of the machine, and the same user outside. The port stays taken after the
+    end of the relay.
     """
     with landlock_network.running(FILTERED, _SHOWN) as (process, stdin):
         assert process.stdout is not None

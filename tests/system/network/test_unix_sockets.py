@@ -1,5 +1,5 @@
-"""Unix sockets of services outside: none is reached that a grant does not name, whatever the way.
-The services are real ones of the same user, and theirs is the verdict.
+"""Unix sockets of services outside: a command reaches only those that a grant names. The services
+are real ones of the same user, and record messages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
-# Each way, by its name, to say something to a socket; a line each: ok, or the name of an errno.
+# Each named method sends a message to a socket and prints one line: ok, or the name of an errno.
 _WAYS = """
 import errno, os, socket, sys
 print("started", flush=True)
@@ -103,7 +103,7 @@ def reached(outcome: Outcome) -> list[str]:
 
 @contextmanager
 def services(directory: Path) -> Iterator[tuple[Listener, Listener]]:
-    """One for streams, one for datagrams."""
+    """Two services, for streams and for datagrams."""
     with (
         listening(str(directory / "stream")) as stream,
         listening(str(directory / "datagram"), socket.SOCK_DGRAM) as datagrams,
@@ -121,7 +121,7 @@ def either(request: pytest.FixtureRequest, sandbox: SandboxRunner) -> SandboxRun
 
 @pytest.mark.parametrize("place", ["outside", "project", "readable"])
 def test_no_unix_service_is_reached(either: SandboxRunner, place: str) -> None:
-    """C-028 F-158. Outside of all grants, in the workspace, and in what can only be read."""
+    """C-028 F-158. Outside of all grants, in the workspace, and in a readable tree."""
     tree = either.tree
     readable = tree.root / "readable"
     readable.mkdir()
@@ -147,7 +147,7 @@ def test_no_unix_service_is_reached(either: SandboxRunner, place: str) -> None:
 
 @pytest.fixture(params=["home", "system"])
 def profiled(request: pytest.FixtureRequest, full: SandboxRunner) -> Iterator[Path]:
-    """A directory in what the profiles grant, and nobody looks through."""
+    """A directory in a grant of the profiles that is not searched for names."""
     above = full.tester.home / ".local" / "bin" if request.param == "home" else Path("/opt")
     missing = [path for path in (above, above.parent) if not path.exists()]
     above.mkdir(parents=True, exist_ok=True)
@@ -163,9 +163,7 @@ def profiled(request: pytest.FixtureRequest, full: SandboxRunner) -> Iterator[Pa
 
 
 def test_no_service_in_what_profiles_grant_is_reached(full: SandboxRunner, profiled: Path) -> None:
-    """C-028. Also where a link was on the way when it got its name, and where that has a line
-    break.
-    """
+    """C-028. Also if the bound path went through a link or has a line break."""
     (full.tree.root / "way").symlink_to(profiled)
     here = {"HERE": str(full.tree.project)}
     with (
@@ -190,7 +188,7 @@ def test_no_service_in_what_profiles_grant_is_reached(full: SandboxRunner, profi
 
 
 def test_a_covered_socket_does_not_stop_a_run(full: SandboxRunner, profiled: Path) -> None:
-    """By a deny of the socket, or of the directory; and where one was made anew under its name."""
+    """By a deny of the socket or of the directory, and if a new socket has its name."""
     with listening(str(profiled / "service")) as before:
         os.rename(before.address, profiled / "before")
         with listening(before.address) as service:
@@ -220,7 +218,7 @@ def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
 def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
     either: SandboxRunner,
 ) -> None:
-    """By its own name, and by a link to it; no other socket that is renamed to it."""
+    """By its own name and by a link to it. Another socket renamed to it is not reached."""
     outside = either.tree.outside
     with listening(str(outside / "granted")) as granted, listening(str(outside / "other")) as other:
         flags = ("--allow", granted.address, "--env", f"HERE={either.tree.project}")
@@ -236,7 +234,7 @@ def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
 
 
 def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner) -> None:
-    """In the workspace, where the command can give its name to another."""
+    """In the workspace, where the command can rename sockets."""
     project = either.tree.project
     script = (
         "import os, socket; print('started', flush=True); os.rename('granted', 'away'); "
@@ -253,7 +251,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
         assert (outcome.started, outcome.exit_code) == (True, 1), str(outcome)
         if (
             project / "granted"
-        ).exists():  # in the full tier a mask lies on the other, which stays where it is
+        ).exists():  # in the full tier a mask covers the other socket, so it is not moved
             os.rename(project / "granted", project / "other")
         os.rename(project / "away", project / "granted")
         control = either.outside(["python3", "-c", script])
@@ -263,9 +261,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
 
 
 def test_unix_sockets_of_the_command_work_in_the_full_tier(full: SandboxRunner) -> None:
-    """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk
-    by.
-    """
+    """Streams, datagrams, abstract names, and the sockets of Python's multiprocessing managers."""
     script = """
 import multiprocessing, socket
 print("started", flush=True)
@@ -318,7 +314,7 @@ def network(request: pytest.FixtureRequest) -> list[str]:
 def test_a_service_that_comes_during_the_run_is_covered(
     full: SandboxRunner, how: str, network: list[str]
 ) -> None:
-    """Whatever name it was bound by, and in whatever network."""
+    """Under any bound name and in any network namespace."""
     need(
         "root",
         how != "elsewhere" or os.getuid() == 0,
@@ -372,7 +368,7 @@ def masked_names(sandbox: SandboxRunner) -> list[object]:
 
 @contextmanager
 def another_network() -> Iterator[None]:
-    """This thread's, for a while: what it makes belongs there."""
+    """Moves this thread to a network namespace for a while. Its new sockets belong there."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/proc/thread-self/ns/net") as ours:
         assert libc.unshare(_CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
@@ -391,7 +387,9 @@ def test_a_socket_made_inside_is_never_taken_for_a_service(
 
 
 def test_a_datagram_socket_on_stdin_is_refused(either: SandboxRunner) -> None:
-    """It is of the host's network, where abstract names are, whoever holds it."""
+    """The socket belongs to the host's network namespace, which has abstract names, in any
+    process.
+    """
     script = (
         "import socket; print('started', flush=True); "
         "socket.socket(fileno=0).sendto(b'from inside', {!r})"

@@ -1,4 +1,4 @@
-"""Real servers on loopback: what an upstream of a route may be like."""
+"""Real servers on loopback: the upstreams of routes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Handler = Callable[["Asked", asyncio.StreamReader, asyncio.StreamWriter], Awaita
 
 @dataclass
 class Asked:
-    """A request as the upstream saw it: the verdict from the other side."""
+    """A request as the upstream got it."""
 
     method: str
     target: str
@@ -69,7 +69,7 @@ def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 
 
 async def echo(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """What was asked, as JSON: the mean upstream that says back all it was told."""
+    """The request as JSON: a hostile upstream that echoes everything."""
     asked.body = await read_body(asked, reader)
     said = {
         "method": asked.method,
@@ -90,7 +90,7 @@ def websocket_accept(key: str) -> str:
 async def websocket_echo(
     asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Says hello in a frame, then every frame back, unmasked; ends with the client."""
+    """Sends hello in a frame, then echoes every frame unmasked. Ends with the client."""
     accept = websocket_accept(asked.header("sec-websocket-key") or "")
     hello = f"auth={asked.header('authorization')}".encode()
     writer.write(
@@ -115,7 +115,9 @@ async def websocket_echo(
 def upstream(
     handler: Handler = echo, *, tls: ssl.SSLContext | None = None
 ) -> Iterator[UpstreamServer]:
-    """Each request of each connection is handed to ``handler``, until it closes the writer."""
+    """Passes each request of each connection to ``handler``, until the handler closes the
+    writer.
+    """
     found = UpstreamServer()
     started = threading.Event()
 

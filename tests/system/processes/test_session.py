@@ -223,7 +223,7 @@ def test_a_session_that_is_dropped_ends_with_a_warning(
 
 
 def test_run_sync_has_all_features_of_a_session(sandbox: SandboxRunner) -> None:
-    """Inside an event loop run_sync uses a thread."""
+    """The calls run in a thread beside an event loop."""
     body = """
         from paddock import run_sync
         def script():

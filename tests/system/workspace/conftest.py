@@ -25,7 +25,7 @@ _TRY = (
 
 @pytest.fixture(scope="session", name="bench")
 def _bench(tester: Tester, installation: Installation) -> Iterator[support.Workbench]:
-    # not pytest's own temporary directory: that one is closed to other users
+    # not the temporary directory of pytest, which other users cannot enter
     directory = Path(tempfile.mkdtemp(prefix="paddock-cow-", dir="/var/tmp"))
     directory.chmod(0o755)
     try:

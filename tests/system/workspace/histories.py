@@ -1,9 +1,9 @@
-"""Random histories on real overlay mounts; runs as the tester, with the package under test.
+"""Random histories on real overlay mounts. It runs as the tester, with the package under test.
 
     histories.py WAY BASE FIRST COUNT
 
-Each seed from FIRST on: a random workspace, a random history on an overlay over it, and then what
-WAY says.
+Each seed from FIRST on makes a random workspace and a random history on an overlay over it. WAY is
+the kind of apply:
 
     whole    everything is applied at once
     parts    random selections first, each of which must leave everything else alone; then the rest
@@ -12,9 +12,9 @@ WAY says.
     killed   the apply is killed at a random point, again and again; after each time every file must
              be the old or the new one, and in the end all of it must be applied
 
-In the end the workspace must be what the command saw, nothing may be left to apply, upper must be
-as it was, and no temporary file may lie about. Prints one JSON object; ``wrong`` lists what was not
-so, with its seed.
+At the end the workspace is what the command saw, nothing is left to apply, the upper directory is
+unchanged, and no temporary file is left. Prints one JSON object. ``wrong`` lists the differences
+with their seed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Tree = dict[str, tuple[Any, ...]]
 
 
 class History:
-    """Random acts below one directory. What can not be done is not done."""
+    """Random acts below one directory. An act that fails is skipped."""
 
     def __init__(self, seed: int, root: str) -> None:
         self.random = random.Random(seed)
@@ -92,7 +92,7 @@ class History:
         os.truncate(path, self.random.randint(0, 6))
 
     def save(self, path: str, _: str) -> None:
-        """As an editor does."""
+        """Replaces a file as an editor does."""
         os.stat(path)
         self.write(f"{path}.new", "")
         os.rename(f"{path}.new", path)
@@ -107,7 +107,7 @@ class History:
             os.unlink(path)
 
     def move(self, path: str, to: str) -> None:
-        """As ``mv`` does: a directory of lower can only be copied."""
+        """Moves as ``mv`` does: a directory of the lower layer can only be copied."""
         if inside(to, path) or inside(path, to):
             return
         try:
@@ -146,7 +146,7 @@ class History:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """A fifo that nobody reads is an error, not a wait."""
+    """Opening a fifo without a reader is an error and does not block."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
@@ -158,7 +158,7 @@ def _copy(source: str, target: str) -> None:
 
 
 def tree_of(root: str) -> Tree:
-    """Permissions without the special bits: those are never applied."""
+    """Permissions without the special bits, which are never applied."""
     found: Tree = {}
     for parent, directories, files in os.walk(root):
         for name in (*directories, *files):
@@ -178,7 +178,7 @@ def tree_of(root: str) -> Tree:
 
 
 def apart(act: Callable[[], Any], *, mounts: bool = False) -> Any:
-    """In a child of its own, which may look at everything (and mount); what it returns."""
+    """The result of a function in a child process that may read everything and mount."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -260,7 +260,7 @@ class Case:
             return self.look(roots, Record.read(roots.state))[0]
 
     def expected(self) -> Tree:
-        """What the command saw; where it made a fifo, what the host had there stays."""
+        """The tree that the command saw. Where it made a fifo, the file of the host stays."""
         special = [path for path, entry in self.seen.items() if entry[0] == "special"]
         wanted = {path: entry for path, entry in self.seen.items() if entry[0] != "special"}
         wanted.update(
@@ -269,7 +269,7 @@ class Case:
         return wanted
 
     def alike(self, path: str, now: tuple[Any, ...] | None, wanted: tuple[Any, ...] | None) -> bool:
-        """What was written anew with the same content is no change: it keeps the host's time."""
+        """A file rewritten with the same content is no change: it keeps the time of the host."""
         before = self.before.get(path)
         if (
             now
@@ -345,7 +345,7 @@ def killed(case: Case) -> list[str]:
     expected = case.expected()
     in_steps = (
         case.random.random() < 0.3
-    )  # a file system without exchange: what changes its type is missing for a moment
+    )  # without exchange a name that changes its type is missing for a moment
     for _ in range(6):
         survived = _killed_after(
             case, case.random.randint(1, 25 if in_steps else 200), in_steps=in_steps
@@ -363,7 +363,7 @@ def killed(case: Case) -> list[str]:
                 and new
                 and is_now[1] == new[1]
             ):
-                continue  # its mode first
+                continue  # its mode is set first
             if in_steps and is_now is None and old and new and old[0] != new[0]:
                 continue
             wrong.append(f"{path}: is {is_now}, was {old}, the command saw {new}")
@@ -377,7 +377,7 @@ def _own(path: str) -> bool:
 
 
 def _killed_after(case: Case, acts: int, *, in_steps: bool) -> bool:
-    """An apply in a child that is killed at its nth act; True if it came to its end before."""
+    """An apply in a child that is killed at its nth act. True if it ended before."""
     pid = os.fork()
     if pid == 0:
         left = acts
@@ -422,9 +422,8 @@ def main() -> int:
     wrong = []
     for seed in range(first, first + number):
         reading, writing = os.pipe()
-        pid = (
-            os.fork()
-        )  # each in a process of its own: one that passes by file modes does so for good
+        # Each in its own process, because a process keeps the right to ignore file modes.
+        pid = os.fork()
         if pid == 0:
             try:
                 case = Case(base, seed)

@@ -1,11 +1,11 @@
-"""Random histories full of renamed directories; runs with Python's own library alone, in a plain
-copy or in the sandbox.
+"""Random histories with many renamed directories. It runs in a plain copy or in the sandbox, with
+the standard library only.
 
     moves.py grow ROOT FIRST COUNT    what the workspace has before
     moves.py act ROOT FIRST COUNT     what the command does; prints the answer to each of its acts
 
-Each history has a directory of its own below ROOT. The same seed makes the same history, so what a
-plain file system answers is what an overlay has to answer.
+Each history has its own directory below ROOT. The same seed makes the same history, so an overlay
+has to give the same results as a plain file system.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class History:
         try:
             act()
         except OSError as error:
-            # both are right for a directory that is not empty (rename(2)), and file systems differ
+            # both are valid for a directory that is not empty (rename(2)), and file systems differ
             number = errno.ENOTEMPTY if error.errno == errno.EEXIST else error.errno or 0
             return " ".join([*self.said, errno.errorcode[number]])
         return " ".join([*self.said, "done"])
@@ -88,7 +88,7 @@ class History:
         rename_flags(self.path(), self.path(), _NOREPLACE)
 
     def move_relative(self) -> None:
-        """By the descriptor of a directory on one side, by way of the parent on the other."""
+        """With a directory descriptor on one side, and with `..` on the other."""
         old, new = self.path(), self.path()
         fd = os.open(os.path.dirname(old), os.O_RDONLY)
         try:
@@ -106,7 +106,7 @@ class History:
         if os.path.isdir(path) and not os.path.islink(path):
             with contextlib.suppress(
                 PermissionError
-            ):  # how much is gone by then depends on the order of the names
+            ):  # the number of removed names depends on their order
                 shutil.rmtree(path) if self.writable(path) else None
         else:
             os.unlink(path)

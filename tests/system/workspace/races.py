@@ -1,9 +1,10 @@
-"""Somebody replaces a directory of the workspace by a link to another place, all the time, while an
-apply works in it.
+"""A process replaces a directory of the workspace by a link and back in a loop, while an apply
+works in it.
 
     races.py HOW BASE ROUNDS      HOW: apply, or names (the control: a copy by path names)
 
-Runs as the tester. Prints how many rounds met the link, and whether anything was written outside.
+Runs as the tester. Prints the number of rounds that hit the link, and whether anything was written
+outside.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def lay_out(base: str) -> None:
 
 
 def by_names(base: str) -> None:
-    """What is not done."""
+    """The changes that were not applied."""
     for parent, _, files in os.walk(f"{base}/session/upper"):
         for name in files:
             with contextlib.suppress(OSError):

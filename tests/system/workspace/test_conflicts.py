@@ -1,12 +1,12 @@
-"""The host and the session changed the same: that is said, nothing is applied there, and nothing is
-lost.
+"""The host and the session changed the same path: a conflict is reported, nothing is applied there,
+and nothing is lost.
 """
 
 from __future__ import annotations
 
 from tests.support.cow import SUPPORT, Cow, tree_entries
 
-# What the session did to a file, and what the host did meanwhile → what diff says. No entry: no
+# The change of the session and the change of the host to a file → the line of diff. No entry: no
 # change is left.
 SESSION = {
     "edit": "echo session >> {0}",
@@ -24,7 +24,7 @@ HOST = {
     "mode": "chmod 600 {0}",
     "touch": "touch {0}",
     "directory": "rm {0}; mkdir {0}; echo host > {0}/theirs",
-    "same": "",  # as the session
+    "same": "",  # the same as the session
 }
 PLAIN = {
     "edit": "changed",
@@ -49,11 +49,11 @@ def expected(session: str, host: str) -> str | None:
         case "edit" | "mode", "delete":
             return "added!conflict"
         case "save" | "directory" | "link", "delete":
-            return "added"  # nothing in the session tells that there was a file
+            return "added"  # the session has no trace of an earlier file
         case "edit" | "save" | "mode" | "link", "directory":
             return "type!conflict"
         case "directory", "directory":
-            return None  # both made it; what is in it is judged by itself
+            return None  # both created the directory; its entries are judged separately
         case "mode", "edit" | "save":
             return "changed!conflict"
         case _:

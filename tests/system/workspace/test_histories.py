@@ -1,5 +1,5 @@
-"""Diff and apply against a plain copy: random histories on real overlay mounts, not one
-difference.
+"""Diff and apply give the same result as a plain copy, for random histories on real overlay
+mounts.
 """
 
 from __future__ import annotations

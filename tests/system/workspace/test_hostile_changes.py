@@ -1,4 +1,4 @@
-"""Names, contents and directories made by somebody who wants a diff to lie, or an apply to write
+"""Hostile names, contents and directories that try to make a diff lie, or an apply write
 elsewhere.
 """
 

@@ -1,5 +1,5 @@
-"""A full disk, a signal, a second apply at the same time: what was not applied is not lost, and
-nothing lies about.
+"""A full disk, a signal, a second apply at the same time: no change is lost, and no temporary file
+is left.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def test_a_full_disk_ends_the_apply_before_anything_has_changed(cow: Cow) -> Non
 
 
 def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> None:
-    """The random histories kill it at every act; this is the real command, wherever it happens to
-    be.
+    """The random histories kill an apply at every act. This test kills the real command at a random
+    point.
     """
     cow.host("mkdir d; for n in $(seq 400); do echo old > d/$n; done")
     session = cow.session(

@@ -1,6 +1,4 @@
-"""Denied names in a copy-on-write workspace stay hidden, whatever the host does, and stay the
-owner's.
-"""
+"""Denied names in a copy-on-write workspace stay hidden and unchanged, whatever the host does."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ WATCH = """
 def watched(
     cow: Cow, paths: list[str], script: str, *, live: bool = False
 ) -> tuple[int, bool, list[str]]:
-    """A command that reads the paths all the time, while the host runs a script."""
+    """A command that reads the paths in a loop while the host runs a script."""
     words = ["python3", "-c", textwrap.dedent(WATCH), *paths]
     argv = cow.running(*words)
     if live:
@@ -71,7 +69,7 @@ def test_a_file_that_the_host_replaces_is_never_read(cow: Cow) -> None:
     assert rounds > 10
     assert not listed
     assert seen == []
-    # the control: a name that is not denied is read, also the new one
+    # the control: an allowed name is read, also the new file
     _, listed, seen = watched(cow, ["plain"], SAVES.format(path="plain"), live=True)
     assert listed
     assert "secret\n" in seen
@@ -79,7 +77,9 @@ def test_a_file_that_the_host_replaces_is_never_read(cow: Cow) -> None:
 
 @pytest.mark.parametrize("large", [False, True])
 def test_a_file_that_the_host_creates_is_not_seen(cow: Cow, large: bool) -> None:
-    """In a small workspace anywhere; in a large one in its root, and beside another one."""
+    """In a small workspace in every directory. In a large one in its root, and beside another
+    hidden name.
+    """
     cow.host("mkdir -p sub/deep other; echo x > sub/deep/a; echo secret > other/.env.local")
     if large:
         cow.host("for i in $(seq 300); do mkdir -p many/$i; done")
@@ -195,11 +195,11 @@ def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
 
 
 def test_a_name_looked_up_before_it_exists_stays_hidden(cow: Cow) -> None:
-    """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it
-    must not show.
+    """The overlay has cached that the name is missing, so it cannot be covered. When the kernel
+    drops its cache, the name must stay hidden.
     """
     need_root()
-    # too many for whiteouts everywhere
+    # too many directories for whiteouts in each
     cow.host(
         "mkdir plain d; touch plain/file; for n in $(seq 400); do mkdir d/$n; touch d/$n/file; done"
     )

@@ -1,5 +1,5 @@
-"""What the host moves below a copy while a command works on it stays closed, also where the copy
-shows what was.
+"""Denied names stay closed when the host moves directories below a copy, also where the copy shows
+old entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXCHANGE = 2  # renameat2
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """A shell inside, which is told what to do one line at a time."""
+    """A shell inside that gets one line at a time."""
 
     process: subprocess.Popen[str]
 
@@ -46,7 +46,7 @@ class Shell:
 
     @contextmanager
     def unguarded(self) -> Iterator[None]:
-        """For so long nobody looks at what happens: as on a machine that is very busy."""
+        """Stops the guard for a while, as on a very busy machine."""
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
             wait_for(lambda: state(self.process.pid) == "T", "the supervisor is stopped")
@@ -82,7 +82,7 @@ def exchange(cow: Cow, one: str, other: str) -> None:
 
 
 def forget() -> None:
-    """The kernel drops what it remembers of names."""
+    """Drops the name cache of the kernel."""
     need_root()
     Path("/proc/sys/vm/drop_caches").write_text("2")
 
@@ -125,7 +125,9 @@ def test_a_new_secret_is_closed_in_a_directory_that_the_host_exchanged(cow: Cow)
 
 
 def test_a_name_looked_up_before_the_exchange_stays_closed(cow: Cow) -> None:
-    """The copy knows that it was missing, and does not even list it, until the kernel forgets."""
+    """The copy has cached that the name is missing, and does not list it until the kernel drops its
+    cache.
+    """
     cow.host("mkdir one two")
     with shell(cow) as inside:
         inside.does("exec 8<one 9<two")
@@ -184,7 +186,7 @@ def test_a_name_that_the_command_made_stays_open(cow: Cow) -> None:
         exchange(cow, "one", "two")
         cow.put("two/b.secret", "secret\n")
         closed(cow, "one/b.secret")
-        judged(cow)  # since a directory was moved, the guard looks through the whole copy for this
+        judged(cow)  # after a move the guard searches the whole copy for this name
         assert reads(inside) == "own\n"
         assert inside.does("cat */d.secret/f") == "mine\nmine\n"
 
@@ -218,13 +220,13 @@ def test_a_secret_stays_closed_while_directories_are_renamed(cow: Cow, start: bo
                 exchange(cow, one, other)
                 time.sleep(chance.uniform(0, 0.002))
             text = text or process.stdout.readline()
-            # What is there before the command starts is covered without an event.
+            # Names that exist before the start are covered without an event.
             wait_until_judged(
                 cow.tester, cow.workspace, cow.journal, has_ended=lambda: process.poll() is not None
             )
             more, complaints = process.communicate("\n", timeout=60)
         cow.made.extend(cow.sessions() - known)
-        # A start is told to be tried again, or does not show any.
+        # A start asks to be tried again, or shows no secret.
         assert text + more == ("" if process.returncode == 125 else "started\n"), turn
         assert (
             "Permission denied" in complaints
@@ -254,7 +256,7 @@ TAKES_AWAY = {
 def test_host_files_moved_over_removed_names_are_not_deleted(
     cow: Cow, session: str, move: str, noted: bool
 ) -> None:
-    """What lies in a directory that is moved has no trace of it."""
+    """Files in a moved directory have no trace of the move."""
     cow.host("mkdir -p d src/deep; echo old > d/f; echo only > src/f; echo only > src/deep/copy")
     before = {"f": "only\n", "deep/copy": "only\n"}
     done(cow, TAKES_AWAY[session], noted=noted)
@@ -320,7 +322,7 @@ def test_a_directory_with_host_changes_is_no_conflict(cow: Cow) -> None:
 
 
 def done(cow: Cow, script: str, *, noted: bool) -> None:
-    """A session that has ended, with its list of directories or without."""
+    """An ended session, with or without its list of directories."""
     outcome = cow.run("sh", "-euc", script)
     assert outcome.exit_code == 0, outcome
     if not noted:

@@ -1,4 +1,6 @@
-"""Names that something outside would execute or trust, and names the command was not to see."""
+"""Changes of names that programs outside execute or trust, and of names that were hidden from the
+command.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,8 @@ def test_a_name_that_the_search_path_would_find_before_paddock_is_protected(cow:
 
 
 def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> None:
-    """Git takes any directory with HEAD, objects and refs for one, and obeys the configuration in
-    it.
+    """Git treats any directory with HEAD, objects and refs as a repository, and obeys its
+    configuration.
     """
     cow.put("old/HEAD", "ref: refs/heads/main\n")
     cow.put("old/refs/x", "")
@@ -111,7 +113,7 @@ def test_a_link_that_git_would_write_through_is_protected(cow: Cow) -> None:
 
 
 def test_a_configuration_under_another_name_is_protected(cow: Cow) -> None:
-    """The host has links at protected names, and repositories whose configurations name
+    """The host has links at protected names, and repositories whose configuration names
     programs.
     """
     for path in (
@@ -174,8 +176,7 @@ def test_a_protected_name_keeps_the_directory_that_the_session_removed(cow: Cow)
 def test_a_masked_name_is_never_touched_nor_its_directory_removed(cow: Cow) -> None:
     for name in (".env", "sub/.env", "sub/x", "dir/.env", "dir/y"):
         cow.put(name, f"secret {name}\n")
-    # as a program meets it: the names are not there, so it makes its own, or removes the directory
-    # around them
+    # as a program sees it: the names are missing, so it creates its own, or removes their directory
     cow.session(
         "test ! -e .env; echo own > .env; rm -r sub; test ! -e dir/.env; rm -r dir; "
         "echo file > dir",
@@ -224,7 +225,8 @@ _WHO = (
     "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
 )
 
-# A repository where branches of a submodule lie, as that of a submodule that only the index knows.
+# A repository among the branches of a submodule, like that of a submodule that only the index
+# names.
 _AS_A_SUBMODULE = r"""
 B=$PWD/.git/modules/x/refs/heads/.git
 mkdir -p $B sub; git init -q $TMP/t; cp -r $TMP/t/.git/. $B/; cp -r .git/objects/?? $B/objects/

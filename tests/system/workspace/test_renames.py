@@ -1,6 +1,4 @@
-"""Directories are renamed in a copy-on-write workspace as anywhere else, by the programs that
-people use.
-"""
+"""Common programs rename directories in a copy-on-write workspace as in a plain one."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ def without_time(entry: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
 
 
 def grow(cow: Cow) -> None:
-    """A directory with one of everything in it, as the host has it."""
+    """A directory of the host with an entry of each kind."""
     cow.host(
         "mkdir -p old/sub/deep old/closed; echo 1 > old/a; echo 2 > old/sub/b; "
         "echo 3 > old/sub/deep/c;"
@@ -72,7 +70,7 @@ def grow(cow: Cow) -> None:
 
 
 def look(cow: Cow) -> dict[str, tuple[Any, ...]]:
-    """With the times of directories, which a rename keeps."""
+    """All entries with the times of directories, which a rename keeps."""
     found = tree_entries(cow.workspace)
     for path, entry in found.items():
         if entry[0] == "directory":
@@ -117,7 +115,7 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(
     for path, entry in before.items():
         if path.startswith("old/") and entry[0] != "directory":
             assert after["new" + path[3:]] == entry, path
-    # a control: the same words, the same directory, no sandbox and no copy
+    # a control: the same command in the same directory, without a sandbox and without a copy
     cow.host("mv -T new old; rm -rf new; git reset -q 2> /dev/null || true")
     alone = cow.tester.run(words, cwd=cow.workspace)
     assert alone.exit_code == 0, alone
@@ -184,9 +182,7 @@ def python(cow: Cow, script: str, *, flags: tuple[str, ...] = ()) -> Outcome:
 
 
 def test_a_directory_with_a_covered_name_is_not_renamed(cow: Cow) -> None:
-    """A directory that can not be looked through is closed by a mount; outside the same rename
-    succeeds.
-    """
+    """A mount closes a directory that cannot be listed. Outside, the same rename succeeds."""
     cow.host("mkdir -p d/s/shut e; echo 1 > d/a; chmod 000 d/s/shut")
     script = """
         import os, errno
@@ -205,11 +201,10 @@ def test_a_directory_with_a_covered_name_is_not_renamed(cow: Cow) -> None:
 
 
 def test_renames_that_race_lose_nothing(cow: Cow) -> None:
-    """Ten threads, fifty directories each way; who comes too late gets an answer that rename(2)
-    knows.
+    """Ten threads, fifty directories in each direction. A thread that is too late gets an error of
+    rename(2).
 
-    EXDEV is the overlay's own, for a name that was not there when we looked and was when the kernel
-    did.
+    EXDEV comes from the overlay, for a name that appeared between our check and that of the kernel.
     """
     cow.host(
         "for i in 0 1 2 3 4 5 6 7 8 9; do mkdir -p d$i/s; for j in 1 2 3; "
@@ -244,8 +239,8 @@ in fs if f[0] == "f")
 
 
 def test_signals_do_not_interrupt_a_rename(cow: Cow) -> None:
-    """Once we have heard of it; before that the kernel begins anew, for a handler that asks for
-    it.
+    """A signal after the supervisor got the call. Before that the kernel restarts the call if the
+    handler has SA_RESTART.
     """
     cow.host("mkdir d; cd d; for i in $(seq 300); do echo $i > $i; done")
     script = """
@@ -265,7 +260,9 @@ def test_signals_do_not_interrupt_a_rename(cow: Cow) -> None:
 
 
 def test_a_command_that_adds_landlock_rules_stays_under_them(cow: Cow) -> None:
-    """Landlock inside Landlock: what acts for a caller must not pass by what the caller gave up."""
+    """Landlock inside Landlock: the supervisor must not act for a caller with more rights than the
+    caller has.
+    """
     cow.host("mkdir one two; echo 1 > one/a; echo 2 > two/a")
     script = """
         import ctypes, os

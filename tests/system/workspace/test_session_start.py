@@ -1,4 +1,4 @@
-"""Copies that can not be made, or not alone."""
+"""Copies that cannot be made, and two copies at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.sandbox import SandboxRunner
 
 @contextmanager
 def overlay_at(place: Path, full: SandboxRunner) -> Iterator[None]:
-    """A file system that no overlay takes for its changes: another overlay."""
+    """A file system that cannot be an upper layer: another overlay."""
     need_root()
     layers = [full.tree.make(full.tree.root / name) for name in ("lower", "upper", "work")]
     assert full.tester.run(["mkdir", "-p", place]).exit_code == 0, (

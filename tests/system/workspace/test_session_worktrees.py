@@ -1,5 +1,5 @@
-"""Sessions side by side on one repository: each in a worktree and a network of its own, merged with
-plain git.
+"""Parallel sessions on one repository: each in its own worktree and network, merged with plain
+git.
 """
 
 from __future__ import annotations

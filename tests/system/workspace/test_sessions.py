@@ -1,5 +1,5 @@
-"""Sessions: listed, locked while they run, found by the directory, broken ones shown, removed
-without a trace.
+"""Sessions are listed, locked while they run, found by their directory and removed completely.
+Broken ones are shown.
 """
 
 from __future__ import annotations
@@ -195,7 +195,9 @@ def test_an_interrupted_removal_is_finished_by_the_next(cow: Cow) -> None:
     assert ".discarded" not in cow.paddock("sessions").stdout
     assert cow.paddock("discard").exit_code == 0
     assert not half.parent.parent.exists()
-    if foreign.exists():  # root made it: one that can not be removed is not in the way of another
+    if (
+        foreign.exists()
+    ):  # root created it: a session that cannot be removed does not stop the removal of others
         shutil.rmtree(foreign.parent.parent)
 
 
@@ -236,7 +238,7 @@ def test_a_session_is_resumed_after_a_reboot_and_during_a_diff(cow: Cow) -> None
 
 
 def has_open(pid: int, path: Path) -> bool:
-    """The process or one that it started."""
+    """The process or one of its descendants."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     links = [link for one in (pid, *children) for link in Path(f"/proc/{one}/fd").glob("*")]
     return any(os.path.realpath(link) == str(path) for link in links)

@@ -1,6 +1,4 @@
-"""What an upper directory can look like, and what a naive apply would make of it. On real
-mounts.
-"""
+"""Forms of an upper directory on real mounts that a naive apply would apply wrongly."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def test_a_directory_in_place_of_a_link_does_not_lead_out_of_the_workspace(cow: 
         "d/secret.txt": "added",
         "f": "type",
     }
-    # the control: a copy by names goes through the link, as it would have without care
+    # the control: a copy by path names follows the link
     (cow.workspace / "d" / "control").write_text("here")
     assert (outside / "control").exists()
     (outside / "control").unlink()
