@@ -1,6 +1,4 @@
-"""Names in the full tier: closed, read-only, or taken away, wherever they lie in what can be
-written.
-"""
+"""Names in the full tier are closed, read-only, or removed, at any depth of a writable tree."""
 
 from __future__ import annotations
 
@@ -58,8 +56,8 @@ def test_a_protected_name_that_is_there_stays_as_it_is(full: SandboxRunner, name
 
 @pytest.mark.parametrize("flag", ["--read", "-x"])
 def test_a_narrower_grant_does_not_remove_protection(full: SandboxRunner, flag: str) -> None:
-    """Grants add up: what the workspace lets be written can still be written there, and so has to
-    be protected.
+    """Grants add up: a name that the workspace grant makes writable stays writable, so it has to be
+    protected.
     """
     inner = full.tree.make(full.tree.project / "inner")
     there = full.tree.put(inner / ".envrc", "as it was\n")
@@ -89,9 +87,7 @@ def test_a_protected_name_that_appears_is_taken_away(full: SandboxRunner) -> Non
 def test_no_stub_is_left_in_the_workspace(
     full: SandboxRunner, number: signal.Signals | None
 ) -> None:
-    """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of
-    them.
-    """
+    """Masks, locks and pins are mounts inside the sandbox. The host never sees them."""
     project = full.tree.project
     for name in (".env", "a/.env", ".vscode/tasks.json", "a/.git/config", "shut/x"):
         full.tree.put(project / name, "1\n")
@@ -107,7 +103,7 @@ def test_no_stub_is_left_in_the_workspace(
     wait_for(lambda: tree_entries(project) == before, "the workspace is as it was")
 
 
-# A prepared repository and names, moved into place when there is no room left to keep anything.
+# A prepared repository and names, moved into place when the disk is full.
 FILLING = r"""
 echo started
 mkdir -p docs/refs docs/objects; 
@@ -123,9 +119,7 @@ mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
 
 @pytest.mark.parametrize("fill", ["", "yes"])
 def test_a_full_disk_keeps_no_protected_name(full: SandboxRunner, fill: str) -> None:
-    """The store of what was taken away lies on the same disk as the workspace, and both are
-    full.
-    """
+    """The quarantine is on the same full disk as the workspace."""
     need_root()
     mark = full.tree.outside / "mark"
     place, store = (
@@ -149,7 +143,7 @@ def test_a_full_disk_keeps_no_protected_name(full: SandboxRunner, fill: str) -> 
         assert mark.exists(), "the control: such a repository is obeyed"
 
 
-# A hook, in a directory that has a part of the user's own in it: the file `app/.envrc` is locked.
+# A hook in a directory with a file of the user: the file `app/.envrc` is locked.
 HOOKS = r"""
 echo started; mkdir v; printf '#!/bin/sh\ntouch %s\n' $MARK > v/pre-commit; chmod +x v/pre-commit
 if test $ALONG; then mv app v/zz; fi; mv v .githooks
@@ -160,9 +154,7 @@ if test $ALONG; then mv app v/zz; fi; mv v .githooks
 def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
     full: SandboxRunner, along: str
 ) -> None:
-    """The store of what was taken away lies on another file system, so each entry is copied and
-    removed.
-    """
+    """The quarantine is on another file system, so each entry is copied and removed."""
     need_root()
     project, mark = full.tree.project, full.tree.outside / "mark"
     marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
@@ -290,7 +282,7 @@ else:
 def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
     full: SandboxRunner, flags: tuple[str, ...]
 ) -> None:
-    """A command could leave one behind to keep all others from running."""
+    """A command could leave such a name to stop all later runs."""
     beside = full.tree.put(full.tree.project / "beside", "fine\n")
     made = full.inside(["python3", "-c", DEEPER, "make"])
     assert (made.started, made.exit_code) == (True, 0), str(made)
@@ -336,8 +328,8 @@ FLAGGED = "paddock: changed during the run, and programs outside the sandbox run
 
 
 def test_a_changed_file_that_runs_outside_later_is_listed(full: SandboxRunner) -> None:
-    """Not protected, because it is the work: in place, replaced or new, at any depth; not what
-    packages bring along.
+    """These names are ordinary work and not protected: changed in place, replaced or new, at any
+    depth. Files of packages are not listed.
     """
     project = full.tree.project
     for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
@@ -356,8 +348,8 @@ def test_a_changed_file_that_runs_outside_later_is_listed(full: SandboxRunner) -
 
 
 def test_a_directory_that_became_a_link_to_packages_is_listed(full: SandboxRunner) -> None:
-    """What packages bring along is not listed, and stays; so it must not be seen at other places
-    without a word.
+    """Files of packages are not listed and stay. So they must not appear at other paths without a
+    message.
     """
     project = full.tree.project
     full.tree.put(project / "node_modules" / "old" / "index.js")
@@ -379,7 +371,7 @@ def test_a_change_in_place_is_reported_and_an_unchanged_file_is_not(full: Sandbo
     assert (
         "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
     )
-    # The kernel's time of change can not be set back.
+    # The change time of the kernel cannot be set back.
     assert (
         f"{FLAGGED}{place}\n"
         in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
@@ -401,9 +393,7 @@ def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Sandbo
 
 
 def test_decoys_do_not_hide_a_changed_name_that_was_there(full: SandboxRunner) -> None:
-    """First the names that were there, then the others by their depth; the journal has all of
-    them.
-    """
+    """Old names come first, then the others by depth. The journal has all of them."""
     place = full.tree.put(full.tree.project / "zz" / "Makefile", "as it was\n")
     script = (
         "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
@@ -421,7 +411,7 @@ def test_decoys_do_not_hide_a_changed_name_that_was_there(full: SandboxRunner) -
 def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(
     full: SandboxRunner,
 ) -> None:
-    """Over two runs: the time of change of a file does not change when its directory is renamed."""
+    """Over two runs: a rename of its directory does not change the change time of a file."""
     project = full.tree.project
     place = full.tree.put(project / "build" / "Makefile", "as it was\n")
     made = full.inside(
@@ -497,7 +487,7 @@ def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(
 
 
 def test_settings_that_a_variable_of_the_caller_names_are_protected(full: SandboxRunner) -> None:
-    """The settings lie in the workspace, and programs outside find them by variables alone."""
+    """The settings are in the workspace, and programs outside find them only by variables."""
     project, mark = full.tree.project, full.tree.outside / "mark"
     named = {
         "GIT_CONFIG_GLOBAL": "git/global",
@@ -522,7 +512,7 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Sandbo
     env = {variable: str(project / name) for variable, name in named.items()}
     act = f"for name; do echo 'touch {mark}' >> $name; done; echo started"
     words: list[Word] = ["sh", "-c", act, "sh", *kept, "zsh/notes", "config/notes"]
-    for _ in range(2):  # the second time from the plan that was kept
+    for _ in range(2):  # the second time from the cached plan
         assert full.inside(words, env=env).started
         assert {name: (project / name).read_text() for name in kept} == kept
     full.outside(["bash", "-c", "true"], env=env)

@@ -1,6 +1,4 @@
-"""``create = true``: a directory that is granted for writing and not there is made by the run, and
-by nothing else.
-"""
+"""``create = true``: only a run creates a missing directory that is granted for writing."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ def test_a_remembered_plan_creates_the_directory_again(
 def test_creating_a_directory_follows_no_link(
     sandbox: SandboxRunner, tree: ProjectTree, where: str
 ) -> None:
-    """A command that may write there once could have left it."""
+    """An earlier command that may write there could have left the link."""
     link = tree.project / where
     link.parent.mkdir(exist_ok=True)
     sandbox.tester.give(link.parent)

@@ -1,5 +1,5 @@
-"""Deep and wide trees: guard and last scan need little memory for them, and time that grows with
-their entries.
+"""Deep and wide trees: guard and last scan need little memory, and time in proportion to the
+entries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ print("planted", flush=True)
 
 @pytest.fixture(autouse=True)
 def _removed(full: SandboxRunner) -> Iterator[None]:
-    """Python's own removal goes down by recursion."""
+    """Python's rmtree is recursive, so it cannot remove a tree this deep."""
     yield
     subprocess.run(["rm", "-rf", full.tree.project / "deep"], check=True)
 
@@ -46,8 +46,8 @@ def left(full: SandboxRunner) -> list[Path]:
     return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
 
 
-# A process of its own measures: what a child takes counts from its fork on, and these tests are
-# large.
+# A separate process measures, because the memory of a child counts from its fork, and the test
+# process is large.
 MEASURED = """
 import os, sys
 pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
@@ -106,7 +106,7 @@ def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: Sandbox
 def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
     full: SandboxRunner, levels: int, code: int
 ) -> None:
-    """The host makes it: a run that makes one itself ends in the same way."""
+    """The host makes the tree. A run that makes one itself ends in the same way."""
     program = (
         f"import os\nos.mkdir('deep'); os.chdir('deep')\nfor _ in range({levels}): "
         f"os.mkdir('d'); os.chdir('d')"
@@ -126,7 +126,7 @@ def test_a_signal_stops_the_last_scan_and_the_run_says_so(
     with full.starting(["python3", "-c", wide], "--quiet") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "made\n"
-        # The first may come before the last scan, and are then meant for the command.
+        # The first signals may come before the last scan. Then they are for the command.
         while process.poll() is None:
             process.send_signal(number)
             time.sleep(0.002)
@@ -136,8 +136,8 @@ def test_a_signal_stops_the_last_scan_and_the_run_says_so(
     assert full.inside(["true"]).exit_code == 0, "the control: nobody stops this one"
 
 
-# Makes leaves in a deep directory, and then reads a denied name that the host replaces, for as long
-# as it can.
+# Makes leaves in a deep directory. Then reads a denied name that the host replaces, as long as that
+# works.
 READER = """
 import os, sys, time
 levels, leaves = int(sys.argv[1]), int(sys.argv[2])

@@ -1,4 +1,4 @@
-"""Files outside the grants stay as they were, whichever call is used to reach them.
+"""Files outside the grants stay unchanged for every system call.
 
 Each act is tried three times: in the workspace (allowed), in a neighbour of the workspace (refused,
 and the host sees nothing changed), and on the neighbour without the sandbox (succeeds, so the act
@@ -23,7 +23,7 @@ from tests.support.tree import SECRET, ProjectTree, Snapshot
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     name: str
-    words: tuple[str, ...]  # "@x" is x in the directory acted on
+    words: tuple[str, ...]  # "@x" is x in the directory of the act
     flags: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ("EACCES",)
 
@@ -74,7 +74,7 @@ def probe(sandbox: SandboxRunner, act: Act, directory: Path) -> list[Word]:
 def test_an_act_works_in_the_workspace_and_not_beside_it(
     sandbox: SandboxRunner, tree: ProjectTree, act: Act
 ) -> None:
-    """C-029, C-021, F-090: every operation, however spelled."""
+    """C-029, C-021, F-090: every operation in every spelling."""
     furnish(tree, tree.project)
     furnish(tree, tree.outside)
     before = Snapshot.of(tree.outside)
@@ -137,9 +137,7 @@ def test_no_spelling_of_a_path_leads_out(
 def test_a_file_can_not_be_carried_in_or_out(
     sandbox: SandboxRunner, tree: ProjectTree, via: str
 ) -> None:
-    """Reading a secret after linking or moving it into the workspace; planting a file outside by
-    moving it there.
-    """
+    """Reads a secret after a link or a move into the workspace. Plants a file outside by a move."""
     before = Snapshot.of(tree.outside)
     carried = tree.project / "carried.txt"
     if via == "exchange":
@@ -209,7 +207,7 @@ def test_shell_interpreter_and_static_program_get_the_same_denial(
 
 
 def test_a_directory_descriptor_is_not_inherited(sandbox: SandboxRunner, tree: ProjectTree) -> None:
-    """An inherited descriptor of an outside directory would be a way around every path rule."""
+    """An inherited descriptor of an outside directory would bypass every path rule."""
     directory = os.open(tree.outside, os.O_RDONLY | os.O_DIRECTORY)
     try:
         words = sandbox.probe("read-below", str(directory), "secret.txt")
@@ -226,9 +224,7 @@ def test_a_directory_descriptor_is_not_inherited(sandbox: SandboxRunner, tree: P
 def test_a_directory_as_standard_input_is_refused(
     sandbox: SandboxRunner, tree: ProjectTree, host: dict[str, Any]
 ) -> None:
-    """By the core with its own words; the command line does not even get that far, as the
-    interpreter refuses first.
-    """
+    """The core refuses it. On the command line the interpreter already refuses before that."""
     plan = core.plan_for(
         sandbox.tester,
         tree.project,
@@ -268,7 +264,7 @@ def test_a_workspace_that_was_deleted_under_us_is_an_error(
 def test_a_workspace_moved_away_before_the_start_is_the_one_that_is_granted(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    """A stale path must not hand out whatever lies under the old name now."""
+    """A stale path must not grant another directory that has the old name now."""
     moved = tree.root / "moved"
     script = f'mv {tree.project} {moved}; mv {tree.outside} {tree.project}; exec "$@"'
     words = sandbox.command(sandbox.probe("read", tree.project / "secret.txt"))
@@ -292,7 +288,7 @@ def test_a_symlink_as_workspace_grants_what_it_points_to_and_nothing_beside(
 def test_a_grant_of_another_name_does_not_open_a_denied_file(
     sandbox: SandboxRunner, full: SandboxRunner
 ) -> None:
-    """A rule is on the file itself: granted by one name, it would be open by the denied one."""
+    """A rule is on the file itself: a grant by one name would open the denied name."""
     denied = sandbox.tree.put(sandbox.tree.outside / "denied", "secret\n")
     other = sandbox.tree.outside / "other"
     other.hardlink_to(denied)

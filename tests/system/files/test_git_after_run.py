@@ -6,9 +6,8 @@ from pathlib import Path
 
 from tests.support.sandbox import SandboxRunner
 
-# Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the
-# sandbox's work, so each is tried alone, and its failure is its own. The one that sleeps gives the
-# guard time to find the repository harmless first.
+# Every plant touches its own mark when it is executed. The sandbox may refuse a plant, so each is
+# tried alone. The one that sleeps gives the guard time to find the repository harmless first.
 PLANTS = r"""
 mark() { echo "touch $MARKS/$1"; }
 evil() {
@@ -40,7 +39,7 @@ again="while :; do git config core.fsmonitor 'touch $MARKS/survivor'; done"
 exit 0
 """
 
-# What a person does after a run: look, in every place that looks like a repository.
+# The acts of a person after a run: git commands in every directory that looks like a repository.
 LOOK = """
 find . -type d | while read -r dir; do
   git -C "$dir" status >/dev/null 2>&1 </dev/null
@@ -85,8 +84,7 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: SandboxRunner) 
     )
 
 
-# At names that git writes, and does not look at before: what it says there goes where the link
-# leads.
+# Links at names that git writes without a check: git would write through the link.
 THROUGH = r"""
 echo started
 printf '[core]\n\trepositoryformatversion = 0\n' > message
@@ -132,7 +130,7 @@ def test_links_in_git_s_own_directory_that_were_there_before_stay(full: SandboxR
 
 
 def test_git_detects_the_links(full: SandboxRunner) -> None:
-    """It makes one in its directory, looks at it, and removes it."""
+    """Git creates a link in its directory, checks it, and removes it."""
     script = (
         "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; "
         "git -C r$n config core.symlinks; done"

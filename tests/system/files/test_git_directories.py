@@ -1,6 +1,6 @@
-"""Git directories are known by what they are, not by their name: the host's git executes nothing
-that was planted in one, and writes through no link there. Verdicts are marks on the host; each
-control does the same without the sandbox.
+"""Git directories are recognised by their content, not by their name. The host's git executes
+nothing that was planted in one, and writes through no link there. Marks on the host show the
+result. Each control does the same without the sandbox.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def made(full: SandboxRunner, place: Path, script: str = _REPOSITORY) -> Path:
     return place
 
 
-# Where branches of a submodule lie, and by a name that is git's only where the file system folds
-# letters.
+# Among the branches of a submodule, and by a name that is git's only on a case-insensitive file
+# system.
 @pytest.mark.parametrize("hidden", [".git/modules/x/refs/heads/.git", "x/.GIT"])
 def test_a_hidden_repository_executes_nothing(full: SandboxRunner, hidden: str) -> None:
     for place, run in (
@@ -64,7 +64,8 @@ def test_a_hidden_repository_executes_nothing(full: SandboxRunner, hidden: str) 
         assert mark.exists() is (run == full.outside)
 
 
-# A directory is open before it gets a name that is denied. What is written then goes past the mask.
+# A directory is opened before it gets a denied name. Later writes through the descriptor bypass the
+# mask.
 _BEHIND_A_MASK = r"""
 import os, subprocess, sys
 mark, hide, what = sys.argv[1:]
@@ -108,7 +109,7 @@ def test_a_repository_behind_a_mask_executes_nothing(full: SandboxRunner) -> Non
 
 @pytest.mark.parametrize("hide", [".env", ".vscode"])
 def test_nothing_protected_is_left_behind_a_mask(full: SandboxRunner, hide: str) -> None:
-    """What was denied before the run is the person's, and stays as it is."""
+    """A file that was denied before the run belongs to the user and stays unchanged."""
     project = full.tree.project
     full.tree.put(project / "own" / hide / ".envrc", "mine\n")
     done = full.inside(["python3", "-c", _BEHIND_A_MASK, "", hide, "name"], "--deny", f"**/{hide}")
@@ -131,8 +132,8 @@ chmod +x $1/post-index-change; }
 def test_a_new_work_tree_executes_nothing_by_a_relative_value(
     full: SandboxRunner, key: str, value: str
 ) -> None:
-    """What the value means in the work tree that was there is read-only; in another place it means
-    another file.
+    """The file that the value names in the existing work tree is read-only. In another directory it
+    names another file.
     """
     for place, run in (
         (full.tree.root / "control", full.outside),
@@ -156,12 +157,11 @@ def test_a_new_work_tree_executes_nothing_by_a_relative_value(
         assert mark.exists() is (run == full.outside)
 
 
-# The entry's name is none that a listing by names without a dot shows, or it says that the work
-# tree is elsewhere.
+# The name of the entry begins with a dot, or the entry names another work tree.
 @pytest.mark.parametrize("rename", ["N=.N", "echo $PWD/other/.git > .git/worktrees/wt/gitdir"])
 def test_a_git_value_is_protected_behind_every_git_file(full: SandboxRunner, rename: str) -> None:
-    """The run makes a work tree; the person sets a relative value; the next run finds what the
-    value means there.
+    """A run makes a work tree, and the user sets a relative value. The next run finds the file that
+    the value names there.
     """
     for place, run in (
         (full.tree.root / "control", full.outside),
@@ -226,7 +226,7 @@ def test_a_name_that_is_denied_and_protected_is_not_left(full: SandboxRunner) ->
 
 
 def test_a_denied_name_that_its_owner_replaces_stays(full: SandboxRunner) -> None:
-    """It is protected as well. The host puts another file at the name while the command waits."""
+    """The name is protected as well. The host puts another file there while the command waits."""
     name = full.tree.put(full.tree.project / ".envrc", "old\n")
     new = full.tree.put(full.tree.outside / "new", "new\n")
     done = full.tree.project / "done"
@@ -243,9 +243,7 @@ def test_a_denied_name_that_its_owner_replaces_stays(full: SandboxRunner) -> Non
 
 
 def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: SandboxRunner) -> None:
-    """Git writes core.worktree for a submodule; work trees that are linked to it have other
-    places.
-    """
+    """Git writes core.worktree for a submodule. Its linked work trees have other paths."""
     sub = made(full, full.tree.outside / "source")
     script = (
         f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule "
@@ -271,7 +269,7 @@ def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: San
 
 
 def test_a_work_tree_is_added_where_every_value_means_the_same(full: SandboxRunner) -> None:
-    """`.husky` is protected by its name in every directory, and a program by its whole path is the
+    """`.husky` is protected by its name in every directory. A program with an absolute path is the
     same everywhere.
     """
     config = (
@@ -416,7 +414,7 @@ def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
     assert log.stdout.split() == ["second", "more", "inside", "one"], str(log)
 
 
-# What git obeys in a repository, or writes through, and was not there before.
+# Files that git obeys or writes through, and that did not exist before.
 _PARTS = (
     "commondir",
     "config.worktree",
@@ -480,7 +478,7 @@ def test_a_repository_that_its_owner_moves_is_protected_where_it_is(
 
 
 def test_no_directory_above_a_repository_is_renamed(full: SandboxRunner) -> None:
-    """One without a configuration, as fixtures and backups are: nothing in it is locked and holds
+    """A repository without a configuration, like fixtures and backups: no locked name in it fixes
     its path.
     """
     project, mark = made(full, full.tree.project), full.tree.outside / "mark"
@@ -508,7 +506,7 @@ def test_no_directory_above_a_repository_is_renamed(full: SandboxRunner) -> None
 
 
 def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: SandboxRunner) -> None:
-    """It is known by its place too: at another name git would write through it."""
+    """The link is known by its path too: at another name git would write through it."""
     project = made(full, full.tree.project)
     victim = full.tree.put(full.tree.outside / "bashrc", "mine\n")
     full.outside(["ln", "-s", victim, ".git/kept"])
@@ -523,7 +521,7 @@ def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: SandboxRu
 
 
 def test_paths_that_an_included_configuration_names_are_protected(full: SandboxRunner) -> None:
-    """Of a repository below the workspace, by a chain of includes, whatever their conditions."""
+    """In a repository below the workspace, by a chain of includes with any conditions."""
     for place, run in (
         (full.tree.root / "control", full.outside),
         (full.tree.project, full.inside),
@@ -570,7 +568,7 @@ def test_a_configuration_that_can_not_be_read_ends_the_start(full: SandboxRunner
 
 @pytest.fixture
 def dotfiles(full: SandboxRunner, tester: Tester) -> Iterator[Path]:
-    """A repository of settings that the home links to, as `stow` lays it out."""
+    """A repository of settings that the home links to, as `stow` makes it."""
     need(
         "root",
         tester.disposable,

@@ -1,8 +1,8 @@
-"""What git leaves behind in its directory and obeys later: the index, an unfinished merge or
-rebase, replaced objects.
+"""State in a git directory that git obeys later: the index, an unfinished merge or rebase, replaced
+objects.
 
-A command writes it in one run, the host's git does its day's work, and marks on the host tell what
-was executed.
+A command writes it in one run. Then the host's git works, and marks on the host show what was
+executed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_a_forged_merge_resolution_copies_no_secret(full: SandboxRunner) -> None
         assert bool(copied) is (run == full.outside), copied
 
 
-# What each of them is obeyed by: `git commit`, `rebase --continue`, `fetch`, every checkout.
+# The command that obeys each of them: `git commit`, `rebase --continue`, `fetch`, every checkout.
 @pytest.mark.parametrize(
     "part",
     ["MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/strategy",

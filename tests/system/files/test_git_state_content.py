@@ -1,8 +1,8 @@
 """The content of files that git writes and obeys later: written in place, read by several threads,
 options of an unfinished `git am`, packed refs, and names that are neither file nor directory.
 
-A command writes them in one run. The host's git does its work afterwards, and files of the host are
-the verdict. Each control does the same without the sandbox.
+A command writes them in one run. Then the host's git works, and files on the host show the result.
+Each control does the same without the sandbox.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Run = Callable[..., Outcome]
 
 
 def _both(full: SandboxRunner, script: str) -> Iterator[tuple[Path, Run, bool]]:
-    """A repository for the control, then one for the run inside, which is the last value."""
+    """A repository for the control, then one for the run. The last value is whether it is the
+    run.
+    """
     for place, run in (
         (full.tree.root / "control", full.outside),
         (full.tree.project, full.inside),

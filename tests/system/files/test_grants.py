@@ -1,4 +1,4 @@
-"""What ``-r``, ``-w``, ``-a``, ``-x`` and ``--deny`` mean to the kernel."""
+"""The effect of ``-r``, ``-w``, ``-a``, ``-x`` and ``--deny`` on the real kernel."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_grant_gives_what_its_letter_says_and_no_more(
     for act, allowed in zip(acts(place), MEANING[flag], strict=True):
         if (
             flag == "-x" and act[0] == "execute"
-        ):  # a script is also read by its interpreter; a program is enough here
+        ):  # an interpreter also reads its script, so this test uses a program
             act = ("execute", str(copied / "probe"))
             outcome = sandbox.inside(sandbox.probe(*act), flag, f"{copied}/**")
             assert "usage: probe" in outcome.stderr, str(outcome)
@@ -135,7 +135,7 @@ def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
 def test_a_workspace_without_execution_can_be_written_and_not_run(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    """On top of a profile that grants the same place with it; and for the private temporary
+    """Over a profile that grants the same path with execution, and for the private temporary
     directory.
     """
     closed = tree.put(
@@ -176,8 +176,8 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(
 def test_full_tier_maps_no_code_from_a_grant_without_execution(
     full: SandboxRunner, tree: ProjectTree
 ) -> None:
-    """Its mount is noexec: neither the loader nor a library call maps code from it. A grant below
-    says for itself.
+    """The mount is noexec: neither the loader nor a library call maps code from it. An inner grant
+    has its own flag.
     """
     closed = tree.put(
         tree.root / "p.toml",
@@ -262,7 +262,7 @@ def test_a_file_grant_covers_that_file_and_not_its_siblings(
 
 
 def test_saving_by_rename_fails_on_a_file_grant(sandbox: SandboxRunner, tree: ProjectTree) -> None:
-    """F-094: what ``sed -i`` and editors do needs the directory."""
+    """F-094: ``sed -i`` and editors need the directory."""
     granted = tree.put(tree.root / "place" / "hello.py", "1\n")
     denied = sandbox.inside(["sh", "-c", f"echo started; sed -i s/1/2/ {granted}"], "-a", granted)
     assert denied.started, str(denied)
@@ -379,7 +379,7 @@ def test_check_and_explain_report_a_lost_listing_and_run_does_not(
 def test_directories_above_a_denied_path_cannot_be_renamed(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    """Else the next run would find the secret under a name nobody denied."""
+    """Else the next run would find the secret under a name without a deny."""
     place = furnish(tree)
     private = tree.put(place / "deep" / "private" / "key", SECRET + "\n")
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
@@ -434,7 +434,7 @@ def test_a_deny_with_a_trailing_slash_still_denies(
 def test_a_deny_holds_for_every_name_of_the_place(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    """A symlink in the deny, a symlink in the grant: what counts is where they lead."""
+    """A symlink in the deny or in the grant counts as its target."""
     place = furnish(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")
     alias = tree.root / "alias"
@@ -476,7 +476,7 @@ def test_a_narrower_grant_does_not_reopen_a_denied_place(
 def test_a_read_grant_of_everything_keeps_denied_files_closed(
     sandbox: SandboxRunner, host: dict[str, Any], tier: str
 ) -> None:
-    """A-111: a named option, and secrets stay where they are."""
+    """A-111: a named option, and secrets stay closed."""
     if tier == "full":
         need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
     sandbox = replace(sandbox, tier=tier)

@@ -1,5 +1,5 @@
-"""The guard of a live workspace: what a command could do to make it look away, and what the host
-does meanwhile.
+"""The guard of a live workspace: attacks of a command on the guard, and changes of the host
+meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.outside_targets import state
 from tests.support.sandbox import SandboxRunner, Word
 from tests.support.waiting import wait_for
 
-# Says what it found when the host has said that it is done.
+# Prints what it can read after the host has finished.
 READER = """
 echo started; touch ready
 while ! test -e done; do sleep 0.05; done
@@ -48,9 +48,7 @@ def judged(full: SandboxRunner) -> None:
 
 
 def by_host(full: SandboxRunner, script: str, *, until: str = "ready") -> None:
-    """The command goes on when the guard has judged what the script did, and the file ``until`` is
-    there.
-    """
+    """The command continues when the guard has judged the script and the file ``until`` exists."""
     wait_for(lambda: (full.tree.project / "ready").exists(), "the command waits")
     done = full.outside(["sh", "-c", f"set -e; {script}"])
     assert done.exit_code == 0, str(done)
@@ -86,8 +84,8 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
 def test_a_directory_that_moves_during_the_start_is_searched_again(
     full: SandboxRunner, act: str
 ) -> None:
-    """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would
-    cover it later.
+    """A name that the search saw counts as covered. If it moves before it is covered, it would stay
+    uncovered.
     """
     project = full.tree.project
     full.tree.put(project / "d" / ".env", "secret\n")
@@ -114,7 +112,7 @@ def test_a_directory_that_moves_during_the_start_is_searched_again(
             judged(full)
             full.tree.put(project / "done", "")
             text = said(process)
-        # One change does not end a start.
+        # One change does not refuse a start.
         assert (process.returncode, text) == (0, "plain\n"), turn
         if act == "is removed":
             full.tree.put(here / ".env", "secret\n")
@@ -122,7 +120,9 @@ def test_a_directory_that_moves_during_the_start_is_searched_again(
 
 
 def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: SandboxRunner) -> None:
-    """In a live workspace the cover moves with it. In a copy it was hidden by its path."""
+    """In a live workspace the cover moves with the directory. In a copy the name was hidden by its
+    path.
+    """
     full.tree.put(full.tree.project / "d" / "deep" / ".env", "secret\n")
     full.tree.put(full.tree.project / "d" / "deep" / "plain", "plain\n")
     script = "echo started; read x; cat */deep/.env */deep/plain"
@@ -135,7 +135,7 @@ def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: Sandbox
     assert full.outside(["sh", "-c", "cat */deep/.env"]).stdout == "secret\n", "the control"
 
 
-# The child outlives the stop of the command in a session of its own.
+# The child has its own session, so the stop of the command does not stop it.
 STOPPED = """
 import os, signal, sys, time
 print("started", flush=True)
@@ -156,19 +156,19 @@ os.wait()
 
 
 def test_a_command_that_stops_does_not_stop_the_guard(full: SandboxRunner) -> None:
-    """The supervisor stops as its parent expects; a shell would have it in the background now."""
+    """The supervisor stops too, as its parent expects. A shell would show it as a stopped job."""
     with running(full, ["python3", "-c", STOPPED]) as process:
         wait_for(lambda: state(process.pid) == "T", "the supervisor is stopped")
         full.tree.put(full.tree.project / "go")
-        # The command is continued after that: what is gone by then was taken away while it was
-        # stopped.
+        # The command is continued after that. A name that is gone then was removed while the
+        # command was stopped.
         assert said(process) == "there: False\n"
     assert not (full.tree.project / ".envrc").exists()
     assert not (full.tree.project / ".vscode").exists()
 
 
 def test_unread_output_does_not_stop_the_guard(full: SandboxRunner) -> None:
-    """stderr is a pipe that is full. The guard's own words wait for the end."""
+    """stderr is a full pipe. The messages of the guard wait for the end."""
     script = """
     echo started
     python3 -c 'import os, select
@@ -296,11 +296,11 @@ def test_a_command_can_not_use_up_the_watches_of_the_user(full: SandboxRunner) -
     most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
     done = full.inside(["cat", "/proc/sys/user/max_inotify_watches"])
     assert done.stdout == f"{most // 2}\n", str(done)
-    if most // 2 < 60_000:  # there are as many files to try it with
+    if most // 2 < 60_000:  # the limit is low enough to try it
         assert int(full.inside([sys.executable, "-c", EXHAUST]).answer) <= most // 2
 
 
-# Waits as READER does, in a mount namespace of its own and beside it.
+# Waits like READER, in a new mount namespace and beside it.
 TWO_READERS = """
 echo started
 unshare -U -m --propagation unchanged sh -c '
@@ -314,8 +314,8 @@ echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done
 def test_known_limit_a_nested_mount_namespace_misses_later_masks(
     full: SandboxRunner,
 ) -> None:
-    """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The
-    run warns of it.
+    """A known limit of SECURITY.md: the creator of a mount namespace can stop mount propagation
+    into it. The run warns of it.
     """
     policy = full.tree.put(full.tree.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
     with running(full, ["sh", "-c", TWO_READERS], "--policy", policy) as process:

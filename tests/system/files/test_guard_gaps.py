@@ -1,10 +1,8 @@
-"""Events that the guard did not see, or not in time: what it can not tell from a plant is taken
-away.
+"""Events that the guard missed or saw late: it removes every name that could be a plant.
 
 The supervisor is stopped meanwhile, so that its events wait, and nothing depends on how fast it is.
-The kernel keeps as many events as ``max_queued_events`` says, and drops the rest. Each plant is
-looked at by the host before the supervisor goes on: that is the control, which shows that the act
-itself succeeds.
+The kernel keeps ``max_queued_events`` events and drops the rest. The host checks each plant before
+the supervisor continues. That is the control, which shows that the act itself succeeds.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from tests.support.features import need_program
 from tests.support.sandbox import SandboxRunner
 from tests.support.waiting import wait_for
 
-# Each step of a command waits for a file of the host, and is done when it has made one itself.
+# Each step of a command waits for a file of the host, and creates a file when it is done.
 STEPS = """
 import os, sys, time
 def wait(name):
@@ -41,15 +39,14 @@ print("started", flush=True)
 wait("go")
 """
 MOST_EVENTS = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-# What keeps the guard from seeing that a name went away: nothing, events that wait, events that
-# were dropped.
+# The reason why the guard misses a removal: none, waiting events, dropped events.
 GAPS = {"none": "", "waiting": "busy()", "dropped": f"flood({MOST_EVENTS + 2000})"}
 gaps = pytest.mark.parametrize("gap", GAPS)
 
 
 @contextmanager
 def stepping(full: SandboxRunner, gap: str, script: str) -> Iterator[subprocess.Popen[str]]:
-    """A run whose supervisor sees nothing of what follows; without a gap it does."""
+    """A run whose supervisor does not see the following acts, unless there is no gap."""
     project = full.tree.project
     with full.starting(
         [need_program("python3"), "-c", f"{STEPS}{GAPS[gap]}\ndone('filled')\n{script}"]
@@ -68,7 +65,7 @@ def until(full: SandboxRunner, name: str) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> str:
-    """What the run says after its supervisor was continued."""
+    """The output of the run after its supervisor was continued."""
     os.kill(process.pid, signal.SIGCONT)
     assert process.stderr is not None
     told = process.stderr.read()
@@ -117,7 +114,7 @@ def test_a_file_renamed_by_the_host_stays_unless_events_were_dropped(
         assert (project / ".envrc").read_text() == "of the person\n"
 
 
-# A file of the command's that has the number of one that was covered at the start.
+# A file of the command with the inode number of a file that was covered at the start.
 REUSE = """
 number = os.stat(".git/config").st_ino
 done("measured")
@@ -167,7 +164,7 @@ def test_a_reused_inode_number_does_not_make_a_new_file_old(full: SandboxRunner,
 def test_a_name_that_another_run_removed_is_not_attributed_to_the_command(
     full: SandboxRunner, gap: str
 ) -> None:
-    """For the run that made it first the file is no mount point; for the other one that run is
+    """For the run that created the file it is no mount point. For the other run the first run is
     outside.
     """
     project, mark = full.tree.project, full.tree.outside / "mark"

@@ -44,7 +44,7 @@ START_UP = (
 
 @pytest.fixture
 def home(tester: Tester) -> Iterator[Path]:
-    """The tester's home, furnished like a developer's; only where it is ours to furnish."""
+    """The tester's home with the files of a developer, if the home is disposable."""
     need(
         "root",
         tester.disposable,
@@ -96,7 +96,7 @@ def test_secrets_in_the_home_are_unreadable_by_default(
 
 
 def test_start_up_files_in_the_home_can_not_be_changed(sandbox: SandboxRunner, home: Path) -> None:
-    """C-024: what a shell, git or an editor runs next time."""
+    """C-024: files that a shell, git or an editor runs next time."""
     script = (
         "echo started; for name; do echo evil >> ~/$name; rm -f ~/$name; "
         "mv ~/$name ~/$name.old; "
@@ -179,8 +179,8 @@ def test_two_runs_do_not_share_a_temp_directory(sandbox: SandboxRunner) -> None:
 def test_a_temp_directory_full_of_traps_is_removed_without_following_them(
     sandbox: SandboxRunner,
 ) -> None:
-    """Links out of it, a directory nobody may enter, odd names: removed, and what the links name
-    stays.
+    """Links to outside, a closed directory and odd names are removed. The targets of the links
+    stay.
     """
     script = (
         "echo started; cd $TMPDIR; ln -s {outside} link; ln {own} hard; "

@@ -1,7 +1,8 @@
-"""What this tier does not hold. SECURITY.md says so; if one of these begins to fail, the page has
-become too modest.
+"""Limits of the landlock tier, as SECURITY.md lists them. If one of these tests fails, the page is
+out of date.
 
-Landlock leaves metadata alone and judges names, not contents. Namespaces close what is open here.
+Landlock does not restrict metadata, and judges names, not contents. The full tier closes these
+gaps.
 """
 
 from __future__ import annotations
@@ -18,16 +19,14 @@ def test_names_and_sizes_outside_can_be_seen(sandbox: SandboxRunner) -> None:
 
 
 def test_modes_of_own_files_outside_can_be_changed(sandbox: SandboxRunner) -> None:
-    """C-030: chmod; the content stays closed."""
+    """C-030: chmod works, the content stays closed."""
     assert sandbox.inside(sandbox.probe("chmod", sandbox.tree.secret)).answer == "ok"
     assert sandbox.tree.secret.stat().st_mode & 0o777 == 0o666
     assert sandbox.inside(sandbox.probe("read", sandbox.tree.secret)).answer == "EACCES"
 
 
 def test_a_second_name_of_a_denied_file_reads_it(sandbox: SandboxRunner) -> None:
-    """A hard link that was there before the run, in the granted part: the rule on it is a rule on
-    the file.
-    """
+    """A hard link in a grant from before the run: the rule on it is a rule on the file."""
     place = sandbox.tree.make(sandbox.tree.root / "place")
     key = sandbox.tree.put(place / "private" / "key", "secret\n")
     (place / "second").hardlink_to(key)

@@ -1,7 +1,6 @@
-"""What one run leaves behind must not loosen the next: planted links, policies, code, moved
-directories.
+"""Leftovers of one run must not weaken the next: planted links, policies, code, moved directories.
 
-Each attack was found by somebody who tried to get out.
+Each attack was found by an attempt to escape.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tests.support.tree import SECRET
 
 
 def loose(sandbox: SandboxRunner) -> str:
-    """A policy that lets the secret be read."""
+    """A policy that opens the secret for reading."""
     return (
         f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n'
     )
@@ -34,14 +33,14 @@ STRICT = '[meta]\ninherit = "ai-agent"\n'
 
 
 def elsewhere(sandbox: SandboxRunner) -> Path:
-    """A workspace that no run was given before."""
+    """A workspace that no run had before."""
     return sandbox.tree.make(sandbox.tree.root / "elsewhere")
 
 
 def is_kept_from_the_secret(
     sandbox: SandboxRunner, *flags: Word, words: str = "is not trusted yet"
 ) -> None:
-    """A run somewhere else, with these flags, stops with these words; the same command without
+    """A run elsewhere with these flags is refused with these words. The same command without
     Paddock succeeds.
     """
     read: list[Word] = ["cat", sandbox.tree.secret]
@@ -53,7 +52,7 @@ def is_kept_from_the_secret(
 
 
 def test_code_planted_for_python_is_not_run_outside(sandbox: SandboxRunner) -> None:
-    """PYTHONPATH may lead into the workspace; Paddock's own interpreter must not care."""
+    """PYTHONPATH may name the workspace. Paddock's interpreter ignores it."""
     marker = sandbox.tree.outside / "ran"
     env = {"PYTHONPATH": str(sandbox.tree.project), "PYTHONSTARTUP": "x.py"}
     plant = f'printf \'open("{marker}", "w")\\n\' > sitecustomize.py'
@@ -87,7 +86,7 @@ def test_a_link_planted_in_the_workspace_does_not_widen_a_later_grant(
 def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing(
     sandbox: SandboxRunner,
 ) -> None:
-    """Another run exchanges the directory with a link to everything, over and over."""
+    """Another run exchanges the directory with a link to the root directory in a loop."""
     sub = sandbox.tree.make(sandbox.tree.project / "sub")
     link = sandbox.tree.project / "link"
     link.symlink_to(sandbox.tree.outside)
@@ -114,8 +113,8 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
             )
             for _ in range(40)
         ]
-    # Who stands in the target of the link was led there by the shell. A run that stands in the
-    # directory, which has one name or the other, must not read outside.
+    # If the working directory is the target of the link, the shell followed the link. A run whose
+    # working directory is the real directory, under either name, must not read outside.
     events = sandbox.events(journal)
     stood = [
         e["session"]
@@ -186,7 +185,7 @@ def test_the_default_journal_is_closed_to_a_run_that_does_not_use_it(
 
 
 def test_a_journal_placed_elsewhere_is_closed_to_every_later_run(sandbox: SandboxRunner) -> None:
-    """C-084: also to a plan that was remembered before there was such a journal."""
+    """C-084: also for a plan that was cached before the journal existed."""
     second = sandbox.tree.make(sandbox.tree.root / "second")
     second.chmod(0o700)
     head = sandbox.tree.put(second / "head", mode=0o600)
@@ -259,7 +258,7 @@ def test_a_place_that_was_refused_as_a_journal_does_not_stay_closed(
 
 
 def test_links_made_in_another_project_are_not_followed(sandbox: SandboxRunner) -> None:
-    """A dotfiles set-up: ~/.vim leads into a project, where an agent worked once."""
+    """A dotfiles set-up: ~/.vim is a link into a project in which an agent worked."""
     dot = sandbox.tree.make(sandbox.tree.root / "dot")
     sandbox.tree.make(dot / "vim")
     home_link = sandbox.tester.home / ".vim"
@@ -335,7 +334,7 @@ def test_state_behind_a_link_that_the_command_could_change_stops_the_run(
         stopped = paddock(sandbox, "run", "--", "true")
         assert stopped.exit_code == 125, stopped
         assert "leads through a symlink in" in stopped.stderr
-        # A link of the person's own, where no command could ever write, is no danger.
+        # A link of the user in a directory that no command could write is no danger.
         state.unlink()
         state.symlink_to(real / "state")
         assert paddock(sandbox, "run", "--", "true").exit_code == 0
@@ -345,8 +344,8 @@ def test_state_behind_a_link_that_the_command_could_change_stops_the_run(
 
 
 def test_a_profile_that_became_unreadable_is_not_skipped(sandbox: SandboxRunner) -> None:
-    """Landlock does not judge chmod: a command can shut the config directory, not make it
-    vanish.
+    """Landlock does not restrict chmod: a command can shut the config directory, but not
+    remove it.
     """
     config = sandbox.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
@@ -374,7 +373,7 @@ def test_a_run_is_refused_if_the_trusted_project_policy_is_gone(sandbox: Sandbox
 
 
 def test_a_refused_run_records_no_writable_path(sandbox: SandboxRunner) -> None:
-    """It wrote nowhere: a policy where it would have written is believed as before."""
+    """The refused run wrote nothing, so a policy in its writable path is still trusted."""
     place = elsewhere(sandbox)
     policy = sandbox.tree.put(place / "pol.toml", STRICT)
     refused = paddock(sandbox, "run", "--", "true", cwd=sandbox.tester.home)
@@ -397,7 +396,7 @@ def test_system_directories_are_refused_as_a_workspace(
 
 
 def test_shared_memory_and_queues_of_the_user_are_out_of_reach(sandbox: SandboxRunner) -> None:
-    """They are no files: no grant judges them."""
+    """They are not files, so no grant is about them."""
     script = (
         "import ctypes, os; print('started'); libc = ctypes.CDLL(None, use_errno=True)\n"
         "for call in (lambda: libc.shmget(4660, 8, 0o1600), lambda: libc.msgget(4660, 0o1600),"
@@ -414,7 +413,7 @@ def test_shared_memory_and_queues_of_the_user_are_out_of_reach(sandbox: SandboxR
 
 
 def test_other_terminals_of_the_user_can_not_be_opened(sandbox: SandboxRunner) -> None:
-    """What is typed into them could be read."""
+    """A command could read the keys that are typed into them."""
     script = (
         "import os, pty, sys; print('started', flush=True)\n"
         "try:\n    os.close(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)); print('ok')\n"
@@ -435,7 +434,7 @@ def test_other_terminals_of_the_user_can_not_be_opened(sandbox: SandboxRunner) -
 def test_the_end_is_journaled_although_the_command_changed_the_mode(
     sandbox: SandboxRunner,
 ) -> None:
-    """Landlock does not judge chmod; the core holds the file open."""
+    """Landlock does not restrict chmod. The core holds the file open."""
     script = (
         "import datetime, os, sys; print('started', flush=True)\n"
         "day = datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%d.jsonl')\n"
@@ -459,11 +458,11 @@ def test_a_hostile_policy_key_does_not_use_all_memory(sandbox: SandboxRunner) ->
     assert "internal error" not in checked.stderr
 
 
-# Links that lead a policy elsewhere.
+# Links in the path of a policy.
 
 
 def test_a_link_in_the_config_directory_is_judged_by_where_it_leads(sandbox: SandboxRunner) -> None:
-    """The directory itself is closed to every command; what a link in it leads to is not."""
+    """The directory itself is closed to every command. The target of a link in it is not."""
     with at_home(sandbox, ".config/paddock") as config:
         team = config / "team.toml"
         for place in (sandbox.tree.evil, sandbox.tree.project):
@@ -508,7 +507,9 @@ def test_a_linked_directory_in_the_config_directory_is_judged_by_where_it_leads(
 def test_a_config_directory_that_an_earlier_run_filled_counts_only_as_trusted(
     sandbox: SandboxRunner,
 ) -> None:
-    """Kept elsewhere and linked, as stow does it; the agent was there before the link."""
+    """The directory is a link, as with stow. The agent had written its target before the link
+    existed.
+    """
     kept = sandbox.tree.make(sandbox.tree.project / "paddock")
     plant(sandbox, "paddock/ai-agent.toml")
     with at_home(sandbox, ".config/paddock", kept):
@@ -524,7 +525,7 @@ def test_a_config_directory_that_an_earlier_run_filled_counts_only_as_trusted(
 
 
 def test_a_directory_that_became_a_link_does_not_borrow_trust(sandbox: SandboxRunner) -> None:
-    """The looser file is trusted too, but in its own place."""
+    """The looser file is trusted too, but only at its own path."""
     strict = sandbox.tree.put(sandbox.tree.project / "sub" / "paddock.toml", STRICT)
     other = sandbox.tree.put(sandbox.tree.evil / "paddock.toml", loose(sandbox))
     for file in (strict, other):
@@ -539,7 +540,7 @@ def test_a_directory_that_became_a_link_does_not_borrow_trust(sandbox: SandboxRu
 
 
 def test_a_link_inside_a_path_does_not_borrow_trust(sandbox: SandboxRunner) -> None:
-    """The person's own link leads into the project, and there a command puts the next one."""
+    """The user's link leads into the project, where a command plants the next link."""
     sandbox.tree.put(sandbox.tree.project / "policies" / "p.toml", STRICT)
     other = sandbox.tree.put(sandbox.tree.evil / "p.toml", loose(sandbox))
     assert paddock(sandbox, "trust", other).exit_code == 0
@@ -552,7 +553,7 @@ def test_a_link_inside_a_path_does_not_borrow_trust(sandbox: SandboxRunner) -> N
     is_kept_from_the_secret(sandbox, "--policy", pols / "p.toml")
 
 
-# A directory that a command has shut: Landlock does not judge chmod.
+# A command has shut the directory, because Landlock does not restrict chmod.
 
 
 def test_a_renamed_project_still_counts_as_previously_writable(sandbox: SandboxRunner) -> None:
@@ -589,7 +590,7 @@ def test_a_link_in_the_temporary_directory_of_a_living_run_is_not_followed(
 
 
 def test_a_planted_link_does_not_redirect_the_journal(sandbox: SandboxRunner) -> None:
-    """It is written outside the sandbox: a planted link would choose where."""
+    """The journal is written outside the sandbox: a planted link would choose its path."""
     target = sandbox.tree.make(sandbox.tree.evil / "target")
     assert sandbox.inside(["ln", "-s", target, "logs"]).exit_code == 0
     own = sandbox.tree.root / "own"

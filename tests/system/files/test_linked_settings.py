@@ -1,6 +1,4 @@
-"""Directories of the home that are protected or denied, and the symlinks in them: tools for
-dotfiles make them.
-"""
+"""Protected or denied directories of the home with symlinks in them, as dotfile tools make them."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tests.support.sandbox import SandboxRunner, Word
 from tests.support.tester import Outcome, Tester
 from tests.support.tree import SECRET
 
-# By their names in the home, and where each leads in the workspace.
+# Names in the home, and the target of each in the workspace.
 OBEYED = {
     ".ssh/config": "ssh/config",
     ".bashrc.d/10.sh": "bash/10.sh",
@@ -35,7 +33,7 @@ PLUGIN = ".docker/cli-plugins/docker-x"
 
 @pytest.fixture
 def linked(sandbox: SandboxRunner, tester: Tester) -> Iterator[Path]:
-    """The workspace, with the files that links in the home lead to."""
+    """The workspace with the targets of links in the home."""
     need(
         "root",
         tester.disposable,
@@ -106,7 +104,7 @@ def test_targets_of_links_in_protected_directories_are_read_only(
 def test_a_copy_holds_back_targets_of_links_in_protected_directories(
     full: SandboxRunner, linked: Path
 ) -> None:
-    """Not what ~/.ssh leads to: it is denied as well, and so not in the copy."""
+    """Not the target of ~/.ssh: it is denied as well, and so not in the copy."""
     done = full.inside(writing(full), "--cow")
     assert done.started, str(done)
     assert "wrote bash/10.sh" in done.stdout, str(done)
@@ -125,7 +123,7 @@ def test_targets_of_links_in_denied_directories_are_closed(
 ) -> None:
     sandbox: SandboxRunner = request.getfixturevalue("full" if tier == "full" else "sandbox")
     if flags and tier == "landlock":
-        return  # there are no copies in it
+        return  # this tier has no copies
     words = [
         "sh",
         "-c",
@@ -147,7 +145,7 @@ def test_targets_of_links_in_denied_directories_are_closed(
 
 
 def test_a_link_that_is_made_between_two_runs_counts(full: SandboxRunner, linked: Path) -> None:
-    """Plans are remembered, and no plan knows of it."""
+    """Plans are cached, and no cached plan knows the new link."""
     place = full.tree.put(linked / "token", SECRET + "\n")
     assert full.inside(["cat", place]).stdout == SECRET + "\n", "the control"
     link = full.tester.home / ".aws" / "sso" / "token"

@@ -1,5 +1,5 @@
-"""A linked worktree whose main repository lies elsewhere: git works in it, and nothing else of that
-repository opens.
+"""A linked worktree whose main repository is elsewhere: git works in it, and the rest of that
+repository stays closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SETTINGS = ("-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "init.de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linked:
-    """``main`` holds the repository, ``top`` is the worktree that the run stands in."""
+    """``main`` holds the repository. ``top`` is the worktree, the working directory of the run."""
 
     sandbox: SandboxRunner
     main: Path
@@ -91,7 +91,7 @@ def test_a_planted_pointer_opens_no_repository(linked: Linked) -> None:
 
 
 def test_a_second_run_in_the_same_worktree_works_too(linked: Linked) -> None:
-    """After the first, both the worktree and its entry count as within a command's reach."""
+    """After the first run, both the worktree and its entry count as previously writable."""
     for _ in range(2):
         done = linked.inside("git status --short && git log --oneline | wc -l")
         assert done.answer == "1", str(done)

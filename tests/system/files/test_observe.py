@@ -1,5 +1,6 @@
-"""--observe: what the sandbox refuses is told, with what would allow it; what succeeds, or fails
-without the sandbox too, is not; and nothing that a command does keeps the supervisor from its work.
+"""--observe reports each denial of the sandbox with the flag that allows it. It does not report
+calls that succeed, or that fail without the sandbox too. No command keeps the supervisor from its
+work.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def test_a_denial_is_reported_with_the_flag_that_allows_it(
         f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: "
         f"--read {secret}"
     ) in done.stderr
-    # The control: without the sandbox each of them is done, and what it says would allow it does.
+    # The control: without the sandbox each act succeeds, and the reported flag allows it.
     assert sandbox.inside(["cat", secret], "--read", secret).stdout == "the-secret-outside\n"
     assert sandbox.outside(["/bin/sh", "-c", script]).exit_code == 0
     assert (new.exists(), secret.exists()) == (True, False)
@@ -128,7 +129,7 @@ def test_the_gate_and_the_observer_see_the_same_calls(
 
 
 def python(sandbox: SandboxRunner, script: str, *flags: str) -> str:
-    """Runs it inside; what it printed after its start marker."""
+    """Runs the script inside. Returns its output after the start marker."""
     interpreter = reachable_interpreter(sandbox.tester)[0]
     done = sandbox.inside(
         [interpreter, "-I", "-c", f"import os, ctypes\nprint('started', flush=True)\n{script}"],
@@ -182,8 +183,8 @@ print("done", libc.open(ctypes.c_char_p(b"{sandbox.tree.project}/own.txt"), 0) >
 
 
 def test_a_flood_of_denials_is_counted_and_delays_no_command(full: SandboxRunner) -> None:
-    """Every path is another one. The command is not held up, the guard takes away what it has to,
-    and the first refusal is told.
+    """Every path is different. The command is not delayed, the guard removes planted names, and the
+    first denial is reported.
     """
     secret, project = full.tree.secret, full.tree.project
     script = f"""
@@ -210,7 +211,7 @@ print("done")
 def test_threads_that_change_the_path_open_no_denied_file(
     watched: tuple[SandboxRunner, tuple[str, ...]],
 ) -> None:
-    """What is observed is never what is trusted: whatever was read, the kernel judges what it reads
+    """The observer is not trusted: whatever it read, the kernel judges the path that it reads
     itself.
     """
     sandbox, flags = watched
@@ -246,7 +247,7 @@ print(sorted(got - {{b""}}))
 def test_a_broken_observer_is_reported_and_the_command_continues(
     sandbox: SandboxRunner, host: dict[str, Any]
 ) -> None:
-    """The half that judges is broken: the run is as fenced as ever."""
+    """The observer process is broken. The sandbox holds as before."""
     place = sandbox.tree.make(sandbox.tree.root / "broken")
     shutil.copy(sandbox.installation.core, place)
     sandbox.tree.put(

@@ -1,5 +1,5 @@
-"""However Paddock is installed: what it is started from next time, outside the sandbox, stays as it
-is.
+"""Every kind of installation: files that start Paddock next time, outside the sandbox, stay
+unchanged.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def test_installation_of_one_user_stays_unchanged(sandbox: SandboxRunner) -> Non
 def test_installation_of_one_user_starts_in_any_environment(
     sandbox: SandboxRunner,
 ) -> None:
-    """Where a user's packages are is a variable of the caller's for Python; not for Paddock."""
+    """A variable of the caller sets the directory of user packages for Python, but not for
+    Paddock.
+    """
     with for_one_user(sandbox.tester) as installed:
         for number, env in enumerate(({}, {"PYTHONUSERBASE": str(sandbox.tree.project)})):
             words: list[Word] = [
@@ -113,9 +115,7 @@ def test_interpreter_in_the_home_stays_unchanged(sandbox: SandboxRunner) -> None
 
 
 def test_start_up_files_of_the_user_are_not_run(sandbox: SandboxRunner) -> None:
-    """Where the environment lets Python see the user's own packages, it runs what lies there on
-    every start.
-    """
+    """If Python can see the user's packages, it runs start-up files there on every start."""
     marker = sandbox.tree.outside / "ran"
     python = sandbox.installation.root / "bin" / "python3"
     config = sandbox.installation.root / "pyvenv.cfg"
@@ -156,7 +156,7 @@ def test_start_up_files_of_the_user_are_not_run(sandbox: SandboxRunner) -> None:
 
 @contextmanager
 def entry(sandbox: SandboxRunner, directory: Path) -> Iterator[Path]:
-    """A link to Paddock on the person's PATH, as pipx and uv make it."""
+    """A link to Paddock on the user's PATH, as pipx and uv make it."""
     made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     link = directory / "paddock"
@@ -201,7 +201,7 @@ def test_link_that_starts_paddock_stays_unchanged(sandbox: SandboxRunner) -> Non
 
 
 def test_a_program_of_its_name_in_the_workspace_stops_the_run(sandbox: SandboxRunner) -> None:
-    """With such a PATH the next `paddock` would be the agent's."""
+    """With such a PATH the next `paddock` would be a program of the agent."""
     sandbox.tree.put(sandbox.tree.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
     words: list[Word] = [sandbox.installation.paddock, "run", "--tier", "landlock", "--", "true"]
     path = f"{sandbox.tree.project}/bin:/usr/bin:/bin"
@@ -294,7 +294,9 @@ def test_programs_on_the_search_path_that_a_run_changes_are_listed_at_its_end(
 def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(
     sandbox: SandboxRunner,
 ) -> None:
-    """Installers then make a shell start Python; the shell would not know the options."""
+    """For a long path installers make a shell start Python. The shell would not pass the
+    options.
+    """
     marker = sandbox.tree.outside / "ran"
     plant = f'echo \'open("{marker}", "w")\' > sitecustomize.py'
     assert sandbox.inside(["sh", "-c", plant]).exit_code == 0

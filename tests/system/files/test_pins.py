@@ -1,6 +1,4 @@
-"""Directories that a covered name rests on can not be moved away from under it, now or for the next
-run.
-"""
+"""Directories above a covered name cannot be renamed, neither in this run nor for the next."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import pytest
 
 from tests.support.sandbox import SandboxRunner
 
-# Every way to move one directory; each says what it did, so that the control can be told from the
+# Every method to move a directory. Each prints its result, so that the control differs from the
 # sandbox.
 MOVES = """
 import ctypes, os, shutil, sys
@@ -47,7 +45,7 @@ def repository(full: SandboxRunner, place: Path) -> Path:
 def test_a_git_directory_stays_where_it_is(full: SandboxRunner, where: str) -> None:
     git = repository(full, full.tree.project / where)
     before = (git.stat().st_ino, (git / "config").read_text())
-    for number in range(2):  # what one run leaves, the next one meets
+    for number in range(2):  # the second run has the leftovers of the first
         done = full.inside(
             ["python3", "-c", MOVES, str(git), str(full.tree.project / f"aside{number}")]
         )
@@ -93,7 +91,7 @@ def test_directories_above_an_exact_deny_cannot_be_renamed(full: SandboxRunner, 
 
 
 def test_a_directory_that_no_name_rests_on_moves_with_what_is_in_it(full: SandboxRunner) -> None:
-    """The name below it is covered wherever it goes, now and in the next run."""
+    """The name below it is covered at its new path too, now and in the next run."""
     project = full.tree.project
     git = repository(full, project / "old")
     secret = full.tree.put(project / "old" / ".env", "secret\n")

@@ -1,6 +1,4 @@
-"""Names that are denied in trees that are only read: what profiles grant, and what the host changes
-during a run.
-"""
+"""Denied names in readable trees: grants of profiles, and changes of the host during a run."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ from tests.support.tester import Tester
 from tests.support.tree import SECRET
 from tests.support.waiting import wait_for
 
-# What the built-in profiles grant of the home, with the directories that hold the secrets.
+# Grants of the built-in profiles in the home, with the directories of the secrets.
 GRANTED = (".config/nvim", ".config/fish", "bin", ".vim", ".oh-my-zsh/custom/a/b", ".deno",
 ".local/lib",
            ".local/share/pipx/venvs/x")  # fmt: skip
@@ -90,7 +88,7 @@ def test_a_denied_name_is_closed_three_levels_deep_in_opt_and_why_says_where_the
 
 @contextmanager
 def reading(full: SandboxRunner, home: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that says, for each line it is told, what it can read or reach then."""
+    """A command that prints for each line of input what it can read or reach."""
     script = """
 import socket, sys
 print("started", flush=True)
@@ -133,7 +131,7 @@ def settles(process: subprocess.Popen[str], kind: str, path: Path, expected: str
 def test_a_path_deny_holds_when_the_host_changes_the_file(
     full: SandboxRunner, tester: Tester, home: Path, act: str
 ) -> None:
-    """One of the base profile, and one of a person's policy."""
+    """A deny of the base profile and one of a user's policy."""
     of_base, of_person = home / ".netrc", home / "docs" / "a" / "secret"
     if act != "makes the directory of":
         put(tester, home / "docs" / "a" / "plain", "plain\n")
@@ -154,9 +152,7 @@ def test_a_path_deny_holds_when_the_host_changes_the_file(
 def test_a_service_that_starts_during_a_run_is_not_reached_through_a_directory_that_is_only_read(
     full: SandboxRunner, home: Path
 ) -> None:
-    """In the directories on the way to a name that is denied by its path, such as the home
-    itself.
-    """
+    """In the directories above a path deny, such as the home itself."""
     with reading(full, home) as process, socket.socket(socket.AF_UNIX) as service:
         service.bind(str(home / "service"))
         (home / "service").chmod(0o777)

@@ -1,5 +1,5 @@
-"""The sandbox protects itself: nothing it relies on can be changed from inside, whatever is
-granted.
+"""The sandbox protects itself: a command cannot change files that the sandbox relies on, under any
+grant.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.tree import Snapshot
 
 @pytest.fixture
 def config(tester: Tester) -> Iterator[Path]:
-    """The user's configuration directory, with a policy of his own in it."""
+    """The user's configuration directory with a policy in it."""
     need(
         "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
     )
@@ -36,7 +36,7 @@ def config(tester: Tester) -> Iterator[Path]:
 
 
 def harm(paths: list[Path]) -> list[str]:
-    """Every way to change a file or to put another in its place."""
+    """Every method to change or replace a file."""
     lines = ["echo started"]
     for path in paths:
         lines += [
@@ -84,7 +84,7 @@ def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
 
 
 def test_the_installation_stays_as_it_is(sandbox: SandboxRunner, tester: Tester) -> None:
-    """Owned by the tester, in his home: only the sandbox keeps him out."""
+    """The tester owns it, in the home. Only the sandbox denies changes."""
     need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
     installed = sandbox.installation
     victims = [
@@ -122,7 +122,7 @@ def test_no_module_can_be_planted_beside_the_installed_ones(
 
 @pytest.mark.parametrize("suffix", ["toml", "conf"])
 def test_the_policy_file_of_the_run_stays_as_it_is(sandbox: SandboxRunner, suffix: str) -> None:
-    """Named on the command line and lying in a granted directory."""
+    """The policy is named on the command line and is in a granted directory."""
     place = sandbox.tree.make(sandbox.tree.root / "policies")
     text = (
         "inherit ai-agent\n" if suffix == "conf" else '[meta]\nversion = 1\ninherit = "ai-agent"\n'
@@ -206,7 +206,7 @@ def test_a_repository_does_not_choose_its_own_sandbox(sandbox: SandboxRunner) ->
 def test_one_layer_off_leaves_the_others_on(
     sandbox: SandboxRunner, switch: str, left_on: str
 ) -> None:
-    """C-049, C-050, and the run says what was lost."""
+    """C-049, C-050. The run reports the disabled layer."""
     read = sandbox.inside(sandbox.probe("read", sandbox.tree.secret), "--off", switch)
     trace = sandbox.inside(sandbox.probe("clone3", "0x10000000"), "--off", switch)
     assert (read.answer == "EACCES") == (left_on == "landlock"), str(read)
@@ -222,9 +222,7 @@ def test_one_layer_off_leaves_the_others_on(
 def test_files_of_paddock_stay_unchanged_behind_a_link(
     sandbox: SandboxRunner, tester: Tester, name: str
 ) -> None:
-    """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by
-    (C-057).
-    """
+    """Linked dotfiles: the target is protected, not only the link (C-057)."""
     need(
         "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
     )
@@ -236,7 +234,7 @@ def test_files_of_paddock_stay_unchanged_behind_a_link(
         script[-1] += f"\necho 'rw /' > {kept}/ai-agent.conf"
         outcome = sandbox.inside(script, "-a", f"{kept.parent}/**")
     assert outcome.started or outcome.exit_code == 125, str(outcome)
-    # Plans and the lists of journals and of places a run could write are Paddock's own to add.
+    # Paddock itself adds plans and the lists of journals and writable paths.
     changed = [
         entry
         for entry in Snapshot.of(kept).entries
@@ -247,7 +245,7 @@ def test_files_of_paddock_stay_unchanged_behind_a_link(
 
 @contextmanager
 def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
-    """The link in the place of whatever is there, for as long as the block lasts."""
+    """Replaces a path by a link during the block."""
     aside = link.with_name(link.name + "-aside")
     link.parent.mkdir(parents=True, exist_ok=True)
     if link.exists():
@@ -266,7 +264,7 @@ def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
 def test_remembered_plans_can_not_be_written_in_a_granted_home(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
-    """A forged plan would be the next run's sandbox."""
+    """A forged plan would be the sandbox of the next run."""
     need("root", tester.disposable, "an ordinary user's own state is not the tests' to risk")
     plans = tester.home / ".local" / "state" / "paddock" / "plans"
     assert sandbox.inside(["true"], journal=False).exit_code == 0
@@ -300,7 +298,7 @@ def test_a_grant_of_the_root_directory_is_refused(sandbox: SandboxRunner, grant:
 
 
 def test_modules_in_the_workspace_are_not_imported_by_paddock(sandbox: SandboxRunner) -> None:
-    """Paddock starts outside the sandbox, in a directory the agent wrote yesterday."""
+    """Paddock starts outside the sandbox, in a directory that the agent has written."""
     for name in (
         "paddock/__init__.py",
         "paddock/cli/__init__.py",
@@ -347,7 +345,7 @@ def test_closed_standard_descriptors_leak_no_other_descriptor(
 def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(
     sandbox: SandboxRunner,
 ) -> None:
-    """The supervisor still holds what was kept from the command."""
+    """The supervisor still has the variables that the command did not get."""
     script = (
         "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; "
         "cat /proc/$PPID/maps /proc/$PPID/mem"

@@ -1,7 +1,6 @@
-"""A run takes the rights to a directory away: the next one must not take what lies behind it for
-missing.
+"""A run removes the rights to a directory. The next run must not treat the files in it as missing.
 
-Each attack was found by somebody who tried to get out.
+Each attack was found by an attempt to escape.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(
 
 
 def run_beside_another_user(full: SandboxRunner, shared: Path, *, opened: bool) -> Outcome:
-    """Another user has a directory in a shared one: closed as it appears, or closed after the
+    """A directory of another user in a shared one: closed from the start, or closed after the
     command was in it.
     """
     others = shared / "others"
@@ -62,8 +61,8 @@ def run_beside_another_user(full: SandboxRunner, shared: Path, *, opened: bool) 
 def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(
     full: SandboxRunner,
 ) -> None:
-    """As in /var/tmp, where any user makes one at any time. A failed last scan would refuse all
-    later runs.
+    """As in /var/tmp, where any user creates directories at any time. A failed last scan would
+    refuse all later runs.
     """
     need_root()
     shared = full.tree.make(full.tree.root / "shared")
@@ -143,8 +142,8 @@ def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(
 def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
     sandbox: SandboxRunner,
 ) -> None:
-    """A living run sees by the link's access time that it was read, and shuts what leads to its own
-    workspace. Many known places give it the time.
+    """A living run sees by the access time of a link that it was read, and shuts the path to its
+    own workspace. Many recorded paths give it the time.
     """
     need(
         "root",
@@ -185,7 +184,7 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
         assert (sandbox.tree.project / "shut").exists(), "the link was never read"
         assert {one.exit_code for one in answers} == {125}, answers
         assert not [one for one in answers if SECRET in one.stdout]
-        sandbox.tree.root.chmod(0o755)  # the end may have come between its two calls
+        sandbox.tree.root.chmod(0o755)  # the run may have ended between its two calls
         own = other.root / "own"
         own.symlink_to(other.outside)
         control = paddock(
@@ -247,8 +246,8 @@ def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed
     )
 
 
-# Holds descriptors, shuts the workspace, and plants by the descriptors. It says which mode it gave
-# the root.
+# Holds descriptors, shuts the workspace, and plants through the descriptors. Prints the mode of the
+# root.
 PLANTED_BEHIND_A_SHUT_ROOT = """
 import os, sys
 top = os.getcwd()
@@ -313,4 +312,4 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
     assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
 
 
-# What a run could write, by whatever name.
+# Paths that a run could write, under any name.

@@ -1,4 +1,4 @@
-"""Tool calls of an ordinary user's program, with the real sandbox below ``bash`` and a real
+"""Tool calls of an ordinary user's program, with the real sandbox for ``bash`` and a real
 journal.
 """
 
@@ -120,13 +120,11 @@ def test_a_command_writes_inside_and_not_outside(fenced: SandboxRunner) -> None:
 
 
 def test_a_timed_out_call_leaves_no_process(fenced: SandboxRunner) -> None:
-    """What ignores the request to end, and what left its group, go as well; what was said until
-    then is kept.
-    """
+    """Processes that ignore SIGTERM or left the group end too. The output until then is kept."""
     marker = f"8{os.getpid()}.25"
     deaf = f"trap '' TERM; sleep {marker} & sleep {marker}; sleep {marker}"
     command = f'setsid sh -c "{deaf}" & {deaf.replace("sleep", "echo on; sleep", 1)}'
-    for timeout_s in (1, 4, 16, 64):  # a slow machine may not have come to say it
+    for timeout_s in (1, 4, 16, 64):  # a slow machine may not have printed it yet
         (late,) = results(fenced, ("bash", {"command": command, "timeout_s": timeout_s}))
         assert (late["outcome"], late["code"]) == ("timeout", 124)
         if late["stdout"]:
@@ -184,7 +182,9 @@ asyncio.run(main())
 def test_a_configuration_says_where_commands_write_how_long_and_how_many(
     sandbox: SandboxRunner,
 ) -> None:
-    """A-058, A-084, A-085: what allowed_paths names the kernel opens, without a second setting."""
+    """A-058, A-084, A-085: allowed_paths also opens the paths in the sandbox, without a second
+    setting.
+    """
     shared, outside = sandbox.tree.outside / "shared", sandbox.tree.outside / "made"
     sandbox.tree.put(shared / "here", "")
     safety = {"allowed_paths": ["<cwd>/**", f"{shared}/**"]}
@@ -235,7 +235,7 @@ def test_file_tools_have_the_permissions_of_the_user(sandbox: SandboxRunner) -> 
     )
     owned = (
         "no_permission" if os.getuid() == 0 else "ok"
-    )  # only root can make a file that is somebody else's
+    )  # only root can create a file of another user
     assert [each["outcome"] for each in told] == ["no_permission"] * 3 + [owned, "blocked"]
     assert (project / "locked").read_text() == "old"
     assert (project / "foreign").read_text() == ("old" if os.getuid() == 0 else "new")
@@ -244,7 +244,7 @@ def test_file_tools_have_the_permissions_of_the_user(sandbox: SandboxRunner) -> 
 
 
 def test_the_journal_holds_the_calls_and_no_secret(sandbox: SandboxRunner) -> None:
-    """A-047: whatever wrote the line."""
+    """A-047: for every writer of a line."""
     results(
         sandbox,
         ("write_file", {"path": "f", "content": "text"}),
@@ -263,7 +263,7 @@ def test_the_journal_holds_the_calls_and_no_secret(sandbox: SandboxRunner) -> No
     commands = [event["command"] for event in events if event["event"] == "session.start"]
     assert [command[-1] for command in commands if isinstance(command, list)] == [
         "attend"
-    ]  # it starts all of them
+    ]  # the first call starts all of them
     assert SECRET not in json.dumps(events)
     audit = sandbox.tester.run(
         [sandbox.installation.paddock, "audit", "verify", "--dir", sandbox.journal]
@@ -394,8 +394,8 @@ require_approval_for_writes = false
 def test_file_tools_obey_the_file_rules_of_their_policy(
     full: SandboxRunner, governed: bool
 ) -> None:
-    """What git runs, what the policy denies, and Paddock's own: as closed to them as to commands.
-    The control has no policy file, and so no sandbox.
+    """Files that git runs, denied files, and files of Paddock are as closed to file tools as to
+    commands. The control has no policy file, and so no sandbox.
     """
     tree = full.tree
     program = tree.put(tree.root / "program.py", FENCED)
@@ -469,7 +469,7 @@ asyncio.run(main())
 def test_a_closed_object_stays_closed_to_file_tools_after_its_directory_moved(
     full: SandboxRunner,
 ) -> None:
-    """A cover goes with its object when a command renames a directory above it."""
+    """A cover moves with its object when a command renames a directory above it."""
     tree = full.tree
     project = tree.project
     policy = tree.put(tree.root / "p.toml", LENIENT)
@@ -569,8 +569,8 @@ asyncio.run(main())
 def test_file_tools_do_not_open_what_the_host_gave_another_name_during_the_session(
     full: SandboxRunner,
 ) -> None:
-    """A denied file that is made, linked and renamed later, a file that a denied link leads to, a
-    link to settings.
+    """A denied file that is created, linked and renamed later, the target of a denied link, a link
+    to settings.
     """
     tree, project = full.tree, full.tree.project
     policy = tree.put(tree.root / "p.toml", LENIENT)
@@ -629,8 +629,8 @@ asyncio.run(main())
 def test_an_unconfined_command_is_asked_about_also_with_a_sandbox_executor(
     sandbox: SandboxRunner,
 ) -> None:
-    """The core measures for each run what it holds; ``require_enforced = false`` lets a run start
-    without a sandbox.
+    """The core measures for each run what it enforces. ``require_enforced = false`` lets a run
+    start without a sandbox.
     """
     tree = sandbox.tree
     policy = tree.put(
@@ -659,8 +659,8 @@ def test_an_unconfined_command_is_asked_about_also_with_a_sandbox_executor(
 
 
 def test_bash_tool_runs_bash(fenced: SandboxRunner) -> None:
-    """What the judge parses as bash, bash runs: dash would start the program behind ``||`` in
-    ``[[``.
+    """bash runs the lines that the judge parses as bash. dash would start the program after ``||``
+    in ``[[``.
     """
     program = fenced.tree.put(fenced.tree.project / "bin" / "evilprog", "#!/bin/sh\ntouch ran\n")
     program.chmod(0o755)

@@ -1,5 +1,5 @@
-"""Runs that were killed before their last scan: what they planted is taken away before anything
-else runs.
+"""Runs that were killed before their last scan: their planted names are removed before another
+command runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.sandbox import SandboxRunner, only
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
 
-# The supervisor is stopped meanwhile, so that nothing is taken away before it is killed.
+# The supervisor is stopped meanwhile, so that it removes nothing before it is killed.
 PLANT = """
 echo started; while ! test -e go; do sleep 0.02; done
 echo 'touch pwned' > .envrc; mkdir -p sub/.vscode; echo '{}' > sub/.vscode/tasks.json
@@ -32,7 +32,7 @@ def marks(full: SandboxRunner) -> list[Path]:
 
 
 def planted(full: SandboxRunner) -> list[str]:
-    """The protected names that are there, as the host sees them."""
+    """The existing protected names, as the host sees them."""
     project = full.tree.project
     return [name for name in (".envrc", "sub/.vscode") if os.path.lexists(project / name)]
 
@@ -53,7 +53,7 @@ def planting(full: SandboxRunner, *flags: str) -> Iterator[subprocess.Popen[str]
 
 
 def killed(full: SandboxRunner, *flags: str) -> str:
-    """The session of a run that was killed with everything it had planted."""
+    """The session of a run that was killed with all its planted names."""
     with planting(full, *flags) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -115,9 +115,7 @@ def test_doctor_finishes_an_unfinished_scan(full: SandboxRunner) -> None:
 def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
     full: SandboxRunner, replaced: bool
 ) -> None:
-    """As after a crash, with the drive not mounted yet: the path is free, or an empty directory has
-    it.
-    """
+    """As after a crash with an unmounted drive: the path is missing, or an empty directory."""
     session = killed(full)
     (mark,) = marks(full)
     project, elsewhere = full.tree.project, full.tree.make(full.tree.root / "elsewhere")
@@ -165,7 +163,7 @@ def test_a_file_from_before_the_killed_run_stays(full: SandboxRunner) -> None:
     full.tree.put(project / "own" / ".vscode" / "tasks.json", "{}\n")
     full.outside(["git", "init", "-q", "."])
     killed(full)
-    # The person goes on meanwhile.
+    # The user continues to work meanwhile.
     full.outside(["sh", "-c", "echo more >> own/.envrc; git config user.name ada"])
     assert full.inside(["true"]).exit_code == 0
     assert planted(full) == []
@@ -177,7 +175,7 @@ def test_a_file_from_before_the_killed_run_stays(full: SandboxRunner) -> None:
 def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s(
     full: SandboxRunner,
 ) -> None:
-    """The same holds for what the host puts there meanwhile: no event tells whose it is."""
+    """The same holds for names that the host creates meanwhile: no event names the creator."""
     project = full.tree.project
     for name in (".envrc", ".mcp.json", "own/.envrc"):
         full.tree.put(project / name, "as it was\n")
@@ -207,7 +205,7 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
 
 
 def test_a_name_that_came_with_a_renamed_directory_is_taken(full: SandboxRunner) -> None:
-    """The file is as old as the workspace; at the start it was no protected name."""
+    """The file is as old as the workspace. At the start it had no protected name."""
     project = full.tree.project
     full.tree.put(project / "docs" / "tasks.json", "{}\n")
     script = PLANT.replace(
@@ -237,7 +235,7 @@ def test_the_mark_of_a_run_that_lives_is_left_alone(full: SandboxRunner) -> None
 def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(
     full: SandboxRunner,
 ) -> None:
-    """The kernel needs a moment to end it, and it holds its lock meanwhile."""
+    """The kernel needs a moment to end the supervisor, which holds its lock meanwhile."""
     for _ in range(4):
         with planting(full) as process:
             os.kill(process.pid, signal.SIGKILL)
@@ -305,7 +303,7 @@ def test_a_signal_stops_the_last_scan_and_the_next_run_finishes_it(
     with full.tester.starting([*slow, *full.command(["sh", "-c", script])], cwd=project) as process:
         wait_for((project / "ready").exists, "the command has planted its names")
         (supervisor,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        # Those that come before the scan are the command's, which has ended.
+        # Signals before the scan are for the command, which has ended.
         while process.poll() is None:
             with suppress(ProcessLookupError):
                 os.kill(int(supervisor), getattr(signal, name))

@@ -1,4 +1,4 @@
-"""The reasoning behind `paddock why` and the kernel give the same answer, wherever one asks."""
+"""`paddock why` and the kernel give the same answer for every path."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(sandbox: SandboxRunner) 
         answer = json.loads(shown.stdout)
         outcome = answer["tried"]["outcome"]
         if outcome in ("allowed", "denied") and not (op == "exec" and path.is_dir()):
-            # The tester owns the tree and modes allow all: nothing but the sandbox can say no.
+            # The tester owns the tree and modes allow all, so only the sandbox can deny.
             assert answer["allowed"] == (outcome == "allowed"), answer
             assert not answer["reason"].startswith("the sandbox allows it"), answer
         answers.add((op, answer["allowed"]))
-    # A test that only ever saw one answer would prove nothing.
+    # A test with only one kind of answer would prove nothing.
     assert {allowed for _, allowed in answers} == {True, False}, answers
 
 
@@ -58,9 +58,7 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(sandbox: SandboxRunner) 
 def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
     sandbox: SandboxRunner, name: str
 ) -> None:
-    """The kernel is not asked to make a file for the sake of an answer; the modes are there to be
-    read.
-    """
+    """`why` does not create a file to find the answer. It reads the modes."""
     shut = sandbox.tree.make(sandbox.tree.project / "shut")
     path = shut / name
 

@@ -24,7 +24,7 @@ from tests.support.tester import Outcome
 from tests.support.tree import ProjectTree
 
 WORLDS = 5
-POLICIES = 4  # for each random_tree
+POLICIES = 4  # for each random tree
 LEAST = 500  # acts that the sandbox could decide, for each tier
 SEED = 20261115
 
@@ -39,13 +39,13 @@ SPECIAL = (
     ".mcp.json",
 )
 MODES = (0o644, 0o755, 0o755, 0o600, 0o444, 0o200)
-# What a plan calls the acts of the prober.
+# The operations of the plan for the acts of the probe.
 OPERATIONS = {"make-directory": "make"}
 
 
 @dataclass(slots=True)
 class RandomTree:
-    """A tree that can be made again, the same each time."""
+    """A random tree. It can be made again, the same each time."""
 
     root: Path
     seed: int
@@ -76,7 +76,7 @@ class RandomTree:
             victim = directory / "victim"
             self._file(victim, 0o644)
             self.victims.append(victim)
-        # Nobody can look through these, so nothing is held against what lies in them.
+        # These directories cannot be listed, so no rule by name protects files in them.
         for directory in choose.sample(self.directories, 2):
             shut = directory / "shut"
             shut.mkdir()
@@ -128,7 +128,7 @@ class RandomTree:
         for path in self.shut:
             yield from ((str(path / "inside"), act) for act in ("read", "write", "change"))
             yield str(path / "new"), "make"
-        # Above the tree: what is only on the way to a grant.
+        # Directories above the tree, which are only parents of a grant.
         yield from (
             (str(path), act)
             for path in (self.root.parent, Path("/"))
@@ -139,7 +139,7 @@ class RandomTree:
             yield str(directory / f"new-directory{number}"), "make-directory"
             yield str(directory / choose.choice(SPECIAL)), "make"
         yield from ((str(path), "remove") for path in self.victims)
-        # Last: other cases go through them.
+        # Last, because other cases use these paths.
         yield from ((str(path), "remove") for path in self.links)
 
 
@@ -150,7 +150,7 @@ def _empty(root: Path) -> None:
 
 
 def grants(random_tree: RandomTree, choose: random.Random, *, whole: bool) -> list[str]:
-    """``whole``: a copy needs the workspace to be writable."""
+    """``whole``: grants the whole workspace, because a copy needs that."""
     flags = ["--allow", f"{random_tree.root}/**"] if whole else []
     for directory in choose.sample(
         random_tree.directories, min(len(random_tree.directories), choose.randint(1, 4))
@@ -191,7 +191,7 @@ def grants(random_tree: RandomTree, choose: random.Random, *, whole: bool) -> li
 
 
 def _policy(random_tree: RandomTree, key: str, directory: Path) -> Path:
-    """A grant without execution, which no flag can say."""
+    """A grant without execution, which has no flag."""
     path = random_tree.root.parent / "policy.toml"
     path.write_text(
         f"[meta]\nversion = 1\n[filesystem]\n{key} = [{{ path = '{directory}/**', "
@@ -203,9 +203,7 @@ def _policy(random_tree: RandomTree, key: str, directory: Path) -> Path:
 
 @dataclass(slots=True)
 class Compared:
-    """What came of it: acts that the sandbox could decide, by what it did, and where the two
-    disagree.
-    """
+    """The result: acts that the sandbox could decide, by decision, and disagreements."""
 
     allowed: int = 0
     refused: int = 0
@@ -222,9 +220,7 @@ def try_all(outcome: Outcome, cases: list[tuple[str, str]]) -> list[int]:
 def compare(
     sandbox: SandboxRunner, seed: int, *flags: str, judged_flags: tuple[str, ...] = ()
 ) -> Compared:
-    """``judged_flags``: the plan is asked about other flags than the run has, for the control of
-    this test.
-    """
+    """``judged_flags``: the plan gets other flags than the run, for the control of this test."""
     copied = "--cow" in flags
     choose = random.Random(seed)
     random_tree = RandomTree(root=sandbox.tree.project, seed=seed)
@@ -242,10 +238,10 @@ def compare(
         argv = sandbox.command(prober, *policy, *flags, profile="base", journal=False)
         options = [str(word) for word in argv[2 : argv.index("--")]]
         judged = judge_all(sandbox, [*options, *judged_flags], cases)
-        if judged is None:  # two grants that contradict each other
+        if judged is None:  # two grants contradict each other
             assert sandbox.tester.run(argv, cwd=sandbox.tree.project).exit_code == 125
             continue
-        # Links on the way are removed by the last cases.
+        # The last cases remove links of the path.
         places = {
             path: os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
             for path, _ in cases
@@ -262,8 +258,8 @@ def compare(
                 f"{' '.join(policy)}"
             )
             if outside != 0:
-                # A name that is hidden in a copy can be made there; one that was taken away, again
-                # by another way.
+                # A name that is hidden in a copy can be created there. A removed one can be created
+                # again by another path.
                 if inside == 0 and not (act == "make" and (copied or answer["later"])):
                     found.wrong.append(f"done only inside: {where}")
                 continue
@@ -284,15 +280,14 @@ def compare(
 def judge_all(
     sandbox: SandboxRunner, options: list[str], cases: list[tuple[str, str]]
 ) -> list[dict[str, object]] | None:
-    """None: there is no such plan."""
+    """None if the plan is refused."""
     script = Path(__file__).parents[2] / "support" / "plan_answers.py"
     asked = {"flags": options, "cases": [(path, OPERATIONS.get(act, act)) for path, act in cases]}
     python = sandbox.installation.root / "bin" / "python3"
     shown = sandbox.tester.run(
         [python, "-I", "-c", script.read_text()], cwd=sandbox.tree.project, stdin=json.dumps(asked)
     )
-    # A denied directory with one in it that its owner has shut refuses every run: links in it may
-    # lead to secrets.
+    # A shut directory in a denied directory refuses every run: links in it may lead to secrets.
     if "PolicyError" in shown.stderr or "cannot list" in shown.stderr:
         return None
     assert shown.exit_code == 0, shown
@@ -303,7 +298,7 @@ def judge_all(
 def _host_agrees(path: str, act: str, *, done: bool, later: bool) -> bool:
     match act:
         case "write" if os.path.isfile(path):
-            # Another name of the same file may have been written to.
+            # A hard link of the same file may have been written.
             return MARK in Path(path).read_bytes() or not done
         case "make" | "make-directory":
             return later or os.path.lexists(path) == done
@@ -334,7 +329,5 @@ def test_the_plan_and_the_kernel_agree_on_every_act(
 
 @pytest.mark.parametrize("grant", ["--read", "--allow"])
 def test_control_a_plan_with_one_more_grant_is_detected(full: SandboxRunner, grant: str) -> None:
-    """The control: asked about one more grant than the run has, the plan gives answers that the
-    kernel does not.
-    """
+    """The control: with one more grant than the run, the plan disagrees with the kernel."""
     assert compare(full, SEED, judged_flags=(grant, f"{full.tree.project}/**")).wrong

@@ -1,7 +1,7 @@
-"""By hand, as root: ``python -m tests.system.files.aftermath FIRST LAST [--shrink] [--tier T]
-[--control] [--modes live,cow]``.
+"""Plays seeds by hand, as root: ``python -m tests.system.files.aftermath FIRST LAST [--shrink]
+[--tier T] [--control] [--modes live,cow]``.
 
-``PADDOCK_PREFIX`` names the virtual environment of the installation under test, if it is not the
+``PADDOCK_PREFIX`` names the virtual environment of the installation under test. The default is the
 one that runs this.
 """
 

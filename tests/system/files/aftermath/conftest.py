@@ -1,4 +1,4 @@
-"""The machine, with the tester's home as its stage."""
+"""The aftermath machine in the tester's home."""
 
 from __future__ import annotations
 

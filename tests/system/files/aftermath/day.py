@@ -1,9 +1,8 @@
-"""The host's day after a run, as the user who owns the workspace, outside of every sandbox.
+"""The work of the host after a run, as the owner of the workspace, outside of every sandbox.
 
-Argument: JSON with the workspace, the home, other repositories to work in, and the programs that
-this machine has. The user gives himself back the rights that a command took away, then works in
-every repository there is, opens shells, and starts tools. Nothing here names a file for execution:
-what runs is only what the tools decide to run.
+The argument is JSON: the workspace, the home, other repositories, and the programs of this machine.
+The user first restores modes that a command removed. Then the user works in every repository, opens
+shells, and starts tools. Nothing here names a file to execute: only the tools decide what runs.
 """
 
 from __future__ import annotations
@@ -68,7 +67,8 @@ def work_in(repository: str) -> None:
         print(f"{repository}: {error}", file=sys.stderr)
     for words in WORK:
         call(["git", *words], repository)
-    # A shell script with many starts: only where an index can have brought a submodule.
+    # This shell script starts many programs, so it runs only if an index can have added a
+    # submodule.
     if (
         subprocess.run(["git", "ls-files", "-s"], cwd=repository, capture_output=True).stdout.find(
             b"160000 "
@@ -97,7 +97,7 @@ def main() -> None:
         call(words, workspace)
     for place in [place for place, names in found if ".envrc" in names][:5]:
         call([tools["direnv"], "exec", place, "true"], place)
-    # Slow starters, and only where a file lies that they obey.
+    # These tools start slowly, so they run only if a file exists that they obey.
     for place in [place for place, names in found if ".npmrc" in names][:1]:
         call([tools["npm"], "run", "build"], place)
         call([tools["npm"], "ls"], place)

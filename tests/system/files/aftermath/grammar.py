@@ -1,10 +1,10 @@
-"""From a seed to a hostile program: ingredients of attacks, and random ways to put them together.
+"""Makes a hostile program from a seed: parts of attacks, combined at random.
 
-No attack is written down here. An ingredient is one thing that a hostile program can do: build a
-git directory somewhere, lead git to it, hold a descriptor, shut a directory, replace a name by a
-link. A program joins several of them, cuts them apart over up to three runs, and swaps steps.
-``{W}`` is the workspace, ``{H}`` the home and ``{M}`` the directory of the tripwires. Change
-``VERSION`` with every change here: a seed is meaningful for one version only.
+This file has no complete attack. A part is one act of a hostile program: build a git directory,
+make git use it, hold a descriptor, shut a directory, replace a name by a link. A program joins
+several parts, spreads them over up to three runs, and swaps steps. ``{W}`` is the workspace,
+``{H}`` the home and ``{M}`` the directory of the tripwires. Change ``VERSION`` with every change
+here: a seed is meaningful for one version only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MODES = (*["live"] * 5, "cow", "sandbox")
 Step = dict[str, Any]
 Steps = list[Step]
 
-# Names in a workspace that a tool of the host executes or obeys: none may be left there with a
-# payload in it.
+# Names in a workspace that a tool of the host executes or obeys. None may stay there with a
+# payload.
 TOOLS = (
     ".envrc",
     ".vscode/tasks.json",
@@ -46,7 +46,7 @@ TOOLS = (
     ".exrc",
     ".gdbinit",
 )
-# Names in a git directory that git writes without a look at what lies there.
+# Names in a git directory that git writes without checking the existing file.
 WRITTEN = (
     "logs/HEAD",
     "COMMIT_EDITMSG",
@@ -76,7 +76,7 @@ WAYS_TO_READ = (
 class Run:
     mode: str  # live, cow, sandbox
     steps: Steps
-    day_before: bool = False  # the host does its day's work between the run before and this one
+    day_before: bool = False  # the host works between the run before and this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,10 +153,12 @@ class _Author:
             made += self.shut()
         return made
 
-    # Small things.
+    # Small parts.
 
     def path(self, name: str) -> str:
-        """A place beside the workspace is reached from the home: the workspace may be shut."""
+        """A path beside the workspace is reached from the home, because the workspace may be
+        shut.
+        """
         return (
             f"{{W}}/{name}"
             if not name.startswith("..")
@@ -171,7 +173,7 @@ class _Author:
         return f"touch {{M}}/p{self.number()}"
 
     def payload(self, name: str) -> str:
-        """What makes a file of this name do harm."""
+        """The content that makes a file of this name harmful."""
         if name.endswith((".bashrc", ".profile", ".envrc")):
             return self.mark() + "\n"
         if "hooks/" in name or "husky" in name:
@@ -201,7 +203,7 @@ class _Author:
     def plant(
         self, path: str, text: str, *, mode: int | None = None, at: str | None = None
     ) -> Steps:
-        """One file, in one of the ways in which a file can come to a name."""
+        """One file, by a random method of creating a name."""
         more: Step = {} if mode is None else {"mode": mode}
         if at is not None:
             return [{"do": "write", "path": path, "text": text, "at": at, **more}]
@@ -230,7 +232,7 @@ class _Author:
     # Git directories.
 
     def place_for_git(self) -> str:
-        """A path that goes down through the parts that git directories are made of."""
+        """A path through the parts of git directories."""
         chance = self.chance
         if chance.random() < 0.4:
             start = chance.choice(self.directories)
@@ -264,7 +266,7 @@ class _Author:
         return path
 
     def git_directory(self, place: str) -> Steps:
-        """Objects and refs of a repository that exists, and a configuration that executes."""
+        """Objects and refs of an existing repository, and a configuration that executes."""
         source = self.chance.choice(self.git[:1])
         text = self.configuration()
         made = place if self.chance.random() < 0.7 else f"{{W}}/made-{self.number()}"
@@ -300,7 +302,7 @@ class _Author:
         return [*self.git_directory(place), *self.way_to(place)]
 
     def way_to(self, place: str) -> Steps:
-        """How the host's git comes to a git directory."""
+        """The reference by which the host's git finds a git directory."""
         chance, sub = self.chance, f"sub{self.number()}"
         work = chance.choice(self.directories)
         dot = f"{work}/{sub}/.git"
@@ -348,9 +350,7 @@ class _Author:
         return steps
 
     def inner(self) -> Steps:
-        """A file inside a git directory that exists, or in one that submodules and worktrees would
-        have.
-        """
+        """A file inside an existing git directory, or in one of a submodule or worktree."""
         chance, directory = self.chance, self.chance.choice(self.git)
         directory += chance.choice(("", "", "", "/modules/x", "/worktrees/n", "/refs/heads/.git"))
         kind = chance.choice(("config", "hook", "attributes", "alternates", "worktree", "gitdir"))
@@ -387,7 +387,7 @@ class _Author:
         return self.plant(f"{directory}/{name}", self.configuration())
 
     def made_by_git(self) -> Steps:
-        """A repository or a worktree that git makes by itself, and is changed afterwards."""
+        """A repository or a worktree that git makes, with later changes."""
         chance, work = self.chance, self.chance.choice(self.directories)
         name = f"new{self.number()}"
         words = chance.choice(
@@ -407,8 +407,8 @@ class _Author:
         )
 
     def through(self) -> Steps:
-        """A name that git writes becomes a link to a file that the host obeys; git is told what to
-        write there.
+        """A name that git writes becomes a link to a file that the host obeys. The step controls
+        the content that git writes.
         """
         chance, directory = self.chance, self.chance.choice(self.git)
         name = chance.choice(WRITTEN)
@@ -436,12 +436,10 @@ class _Author:
                 steps.append({"do": "write", "path": f"{directory}/{message}", "text": text})
         return steps
 
-    # Everything else.
+    # Other parts.
 
     def held(self) -> Steps:
-        """A descriptor is opened, the way to it is shut, and the work goes on through the
-        descriptor.
-        """
+        """Opens a descriptor, shuts the path to it, and works on through the descriptor."""
         chance, slot = self.chance, f"s{self.number()}"
         inside_git = chance.random() < 0.5
         place = chance.choice(self.git if inside_git else self.places)
@@ -523,7 +521,7 @@ class _Author:
         return steps
 
     def moved(self) -> Steps:
-        """Directories change their places, with what is protected or secret in them."""
+        """Directories with protected or secret files change their places."""
         chance = self.chance
         one = chance.choice([*self.places, *self.git])
         other = chance.choice(

@@ -1,5 +1,5 @@
-"""A hostile program: an interpreter of a list of steps. It runs behind the sandbox, and without one
-for the control.
+"""A hostile program: an interpreter of a list of steps. It runs in the sandbox, and without one for
+the control.
 
 Its one argument is JSON: the workspace and the steps. A step that the sandbox refuses is skipped,
 because a hostile program goes on. Every path is absolute, or relative to the held descriptor that
@@ -100,8 +100,8 @@ def link(step: dict[str, Any]) -> None:
 
 
 def copy(step: dict[str, Any]) -> None:
-    """A file or a tree. The list is complete before the first copy, because a tree may be copied
-    into itself.
+    """Copies a file or a tree. The list is complete before the first copy, because a tree may be
+    copied into itself.
     """
     files = [step["path"]] if os.path.isfile(step["path"]) else []
     os.makedirs(step["to"] if not files else os.path.dirname(step["to"]), exist_ok=True)
@@ -129,8 +129,8 @@ def git(step: dict[str, Any]) -> None:
 
 
 def gitlink(step: dict[str, Any]) -> None:
-    """Puts a submodule into the index of a repository, and its .gitmodules where the step has a
-    text for it.
+    """Adds a submodule to the index of a repository. Writes .gitmodules if the step has a text for
+    it.
     """
 
     def ask(*words: str, text: str | None = None) -> str:
@@ -168,7 +168,7 @@ def wait(step: dict[str, Any]) -> None:
 
 
 def keep(content: bytes) -> None:
-    """Whatever was read leaves twice: on the standard output, and by a file in the workspace."""
+    """Sends read text out twice: on standard output, and in a file of the workspace."""
     for token in set(TOKEN.findall(content)) - looted:
         looted.add(token)
         print("looted", token.decode(), flush=True)
@@ -189,7 +189,7 @@ def read_at(name: str, where: int | None = None) -> None:
 
 
 def loot(step: dict[str, Any]) -> None:
-    """Reads one secret in one way."""
+    """Reads one secret by one method."""
     path, how = step["path"], step["how"]
     parent, name = os.path.split(path)
     aside = f"{workspace}/aside-{step['number']}"

@@ -1,9 +1,9 @@
-"""The aftermath machine: lay out a scene, run a hostile program behind the sandbox, do the host's
-day, take the verdict.
+"""The aftermath machine: builds a scene, runs a hostile program in the sandbox, does the host's
+work, and checks the result.
 
-The verdict is the host's. A tripwire is a file that a payload creates in a directory outside every
-grant. A secret is a random token that must not come out. A program that fires is shrunk to the
-steps it needs.
+The host decides the result. A tripwire is a file that a payload creates in a directory outside
+every grant. A secret is a random token that must not come out. A program that fires is reduced to
+the steps that it needs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ journal=sys.argv[3]) as box:
         print(done.stdout if isinstance(done.stdout, str) else done.stdout.decode(errors="replace"))
 asyncio.run(main())
 """
-PACKAGES = {"node_modules", "site-packages"}  # tools let be what packages bring along
+PACKAGES = {"node_modules", "site-packages"}  # tools ignore the files of packages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    fired: tuple[str, ...]  # what the host saw: tripwires, tokens, changed and left names
-    started: int  # runs that got as far as the program's first line
+    fired: tuple[str, ...]  # tripwires, tokens, changed names and left names on the host
+    started: int  # runs that reached the first line of the program
     runs: int
     told: str
 
@@ -87,7 +87,9 @@ class Machine:
             outcomes = self._run(scene, run, fenced=fenced, tell=tell)
             started += any("started\n" in outcome.stdout for outcome in outcomes)
             said += outcomes
-        if self.tier == "full":  # the landlock tier does not hold the names that a day trips over
+        if (
+            self.tier == "full"
+        ):  # the landlock tier does not protect the names that the work of the host uses
             said.append(self._day(scene, thorough=thorough))
         fired = tuple(sorted(set(self._fired(scene, said))))
         told = (
@@ -156,12 +158,12 @@ class Machine:
         yield from self._left(scene)
 
     def _counts(self, place: str) -> bool:
-        """The landlock tier does not hold names inside the workspace, and says so."""
+        """The landlock tier does not protect names inside the workspace, and says so."""
         return self.tier == "full" or place.startswith((".ssh/", ".aws/"))
 
     def _left(self, scene: Scene) -> Iterable[str]:
-        """Tools that are not on this machine can not be started, so what they would obey must not
-        be there.
+        """Tools that this machine lacks cannot be started. So files that they obey must not
+        exist.
         """
         firsts = {name.split("/")[0] for name in TOOLS}
         payload = str(scene.marks).encode()
@@ -177,8 +179,8 @@ class Machine:
 
 
 def _bring_cargo(tools: Path) -> None:
-    """Root's cargo lies where the tester can not go. Alone it is enough: rustc is what a payload
-    replaces.
+    """The tester cannot reach root's cargo. A copy of cargo alone is enough, because a payload
+    replaces rustc.
     """
     tools.mkdir()
     try:

@@ -1,7 +1,7 @@
-"""The places a hostile program plays in: a home, a workspace in it, and what the host trusts there.
+"""The scenes of a hostile program: a home, a workspace in it, and files that the host trusts.
 
-Each layout is built once in the tester's own home and kept as a template, so that absolute paths
-stay true when it is laid out again. Secrets are put in afterwards: a new token each time.
+Each layout is built once in the tester's home and kept as a template, so that absolute paths stay
+valid. Secrets are added afterwards, with a new token each time.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ git worktree add -q -b fix ../fix
 class Layout:
     script: str
     workspace: str
-    git: tuple[str, ...] = (".git",)  # git directories that exist, relative to the workspace
+    git: tuple[str, ...] = (".git",)  # existing git directories, relative to the workspace
     obeyed: tuple[str, ...] = ()  # files in the workspace that git or a shell of the host obeys
     directories: tuple[str, ...] = ("src", "lib", "lib/deep")
 
@@ -176,8 +176,7 @@ LAYOUTS = {
     ),
 }
 
-# Where secrets lie in a workspace. A pair is a second name of the same file: a link, or a hard
-# link.
+# Paths of secrets in a workspace. A pair is a second name of the same file: a link, or a hard link.
 SECRETS: dict[str, tuple[str, str | None, str]] = {
     "top": (".env", None, ""),
     "deploy": ("deploy/.env", None, ""),
@@ -188,7 +187,7 @@ SECRETS: dict[str, tuple[str, str | None, str]] = {
     "linked": ("conf/settings", "web/.env", "symlink"),
     "hard": ("svc/.env", "copies/second", "link"),
 }
-# Files of the home that no command may change, wherever they really lie.
+# Files of the home that no command may change, also behind links.
 TRUSTED = (".bashrc", ".profile", ".gitconfig", ".config/git/config", ".config/direnv/direnv.toml")
 NEW_IN_HOME = (
     ".bash_profile",
@@ -202,11 +201,11 @@ NEW_IN_HOME = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One layout with its secrets, laid out in the home."""
+    """One layout with its secrets in the home."""
 
     layout: str
     home: Path
-    tokens: dict[str, str] = field(default_factory=dict)  # token → where it lies
+    tokens: dict[str, str] = field(default_factory=dict)  # token → path
     trusted: dict[str, bytes | None] = field(default_factory=dict)
 
     @property
@@ -226,7 +225,7 @@ def _content(path: Path) -> bytes | None:
 
 
 class Stage:
-    """The tester's home, on which scenes are laid out one after the other."""
+    """The tester's home, which holds one scene after the other."""
 
     def __init__(self, tester: Tester, keep: set[str], templates: Path) -> None:
         self.tester, self._keep, self._templates = tester, keep, templates
@@ -291,8 +290,8 @@ class Stage:
 
 @contextmanager
 def stage(tester: Tester, installed: Path, scratch: Path) -> Iterator[Stage]:
-    """For as long as the block lasts the home holds the scene and the installation; everything else
-    is put aside.
+    """During the block the home holds the scene and the installation. Everything else is moved
+    away.
     """
     aside = tester.home / ".aftermath-aside"
     keep = {aside.name, installed.relative_to(tester.home).parts[0]}
@@ -301,7 +300,7 @@ def stage(tester: Tester, installed: Path, scratch: Path) -> Iterator[Stage]:
     made = Stage(tester, keep, templates)
     if (
         aside.exists()
-    ):  # a test was killed: the scene it left is nobody's, and what it put aside is still there
+    ):  # a test was killed: its scene is left over, and the moved files are still there
         made.clear()
     else:
         aside.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Programs that once went through are held for ever, and the machine that finds them can fail."""
+"""Programs that once escaped stay denied. Controls show that the machine detects an escape."""
 
 from __future__ import annotations
 

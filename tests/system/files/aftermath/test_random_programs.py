@@ -3,7 +3,7 @@
 The host runs nothing that they planted, and no secret leaves.
 
 `make test` plays the first seeds, `make stress` the seeds after them. To play one seed by hand:
-``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through is shrunk; keep its
+``python -m tests.system.files.aftermath SEED --tell``. A seed that escapes is reduced. Keep its
 steps in ``kept/``.
 """
 
@@ -40,7 +40,7 @@ def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int)
 
 
 def test_secrets_of_the_home_stay_closed_in_the_landlock_tier(machine: Machine) -> None:
-    """Names inside the workspace are not held there, which each run says."""
+    """The landlock tier does not protect names inside the workspace, as each run says."""
     machine.tier = "landlock"
     try:
         verdicts = {seed: machine.play(generate(seed, modes=("live",))) for seed in range(10)}

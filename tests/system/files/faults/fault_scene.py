@@ -1,5 +1,5 @@
-"""A workspace with denied and protected names, and commands that go for them. The host says what
-became of each.
+"""A workspace with denied and protected names, and commands that attack them. The host checks each
+name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DENIED = (
 PROTECTED = {
     "app/.vscode/tasks.json": "{}\n",
     "bare.git/config": "[core]\n\tbare = true\n",
-    "hooks/pre-commit": "true\n",  # by the configuration of the repository in nested/
+    "hooks/pre-commit": "true\n",  # named by the configuration of the repository in nested/
 }
 PLANTED = (".envrc", "new/.vscode", "nested/.git/commondir", "app/.mcp.json")
 PLANT = """
@@ -40,16 +40,16 @@ for f in {" ".join(PROTECTED)}; do echo evil > $f; done
 {PLANT}
 echo done > work.txt
 """
-# The denied names that the host makes during the run: the first is replaced, the second is new.
+# The denied names that the host writes during the run: the first is replaced, the second is new.
 LATE = {".env": f"{SECRET}-3\n", "app/.env": f"{SECRET}-4\n"}
-# The command waits for the guard at most this many times 20 ms, which is longer than the guard
-# waits between two looks.
+# The command waits for the guard at most this many times 20 ms. That is longer than the guard waits
+# between two checks.
 TRIES = 150
 
 
 def guarded_act(*, takes: bool) -> str:
-    """``takes``: the guard takes away what the command plants, as it does in a workspace that is no
-    copy.
+    """``takes``: the guard removes names that the command plants, as it does in a live
+    workspace.
     """
     wait = f"while there && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done"
     return f"""
@@ -100,7 +100,7 @@ class Scene:
         )
 
     def put_secret(self) -> None:
-        """The first denied name, with its second name."""
+        """The first denied name and its hard link."""
         for name in (".env", "deploy/hard", "app/.env"):
             (self.project / name).unlink(missing_ok=True)
         self.full.tree.put(self.project / ".env", f"{SECRET}-1\n")
@@ -122,8 +122,8 @@ class Scene:
         return [*read, *self.left(), *changed]
 
     def judge(self, outcome: Outcome) -> tuple[str, str]:
-        """Either nothing is uncovered; or a line names it; or the run ended with a line, and the
-        next run takes away what was planted.
+        """The result: nothing is uncovered, or a line names it, or the run ended with a line and
+        the next run removes the planted names.
         """
         uncovered = self.uncovered(outcome)
         if not uncovered:
@@ -134,7 +134,7 @@ class Scene:
         only_planted = uncovered == self.left()
         said = outcome.exit_code < 0 or (
             outcome.exit_code > 0 and outcome.stderr
-        )  # a shell tells the signal
+        )  # a shell reports the signal
         if said and only_planted and self.is_finished_by_the_next_run():
             return "finished later", detail
         return LOST, detail
@@ -153,7 +153,7 @@ class Scene:
             self.put_secret()
 
     def remove_marks(self) -> None:
-        """The directory stays: strace knows it by its path."""
+        """The directory stays, because strace finds it by its path."""
         for mark in self.unfinished.iterdir() if self.unfinished.exists() else ():
             mark.unlink()
 
@@ -161,8 +161,8 @@ class Scene:
         return self.full.inside(["sh", "-c", act], "--quiet", *flags, journal=False, prefix=prefix)
 
     def guarded(self, prefix: Sequence[Word], *flags: Word) -> Outcome:
-        """The command plants, and waits for the guard. Then the host replaces a denied name and
-        makes a new one. The command waits until it reads neither.
+        """The command plants names and waits for the guard. Then the host replaces a denied name
+        and creates a new one. The command waits until it can read neither.
         """
         act = guarded_act(takes="--cow" not in flags)
         words = self.full.command(["sh", "-c", act], "--quiet", *flags, journal=False)

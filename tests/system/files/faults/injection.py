@@ -1,13 +1,13 @@
-"""System calls of the real programs that fail: strace counts the calls of a clean run, then lets
+"""Makes system calls of the real programs fail. strace counts the calls of a clean run, then makes
 one of them fail.
 
-Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. The
-processes that this one starts are not touched.
+Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. Child
+processes are not changed.
 
-The whole table is, for each call: each of the seven errors at the first, the second and the last
+The whole table has for each call: each of the seven errors at the first, the second and the last
 call, and one error at each call between them. `make stress` runs all of it. An ordinary test run
-takes a sample that is spread over the table and is the same each time. A stress level below the
-whole takes other rows than the ordinary sample, and as many times more as the level says.
+uses a fixed sample that is spread over the table. A lower stress level uses other rows than the
+ordinary sample, and that many times more rows.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tests.support.stress import LEVEL, WHOLE_LEVEL
 from tests.support.tester import Outcome
 
 ERRORS = ("EACCES", "EIO", "ENOMEM", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE")
-# The calls of a search, a guard, a walk, git's readers, an apply and a session.
+# The calls of a search, a guard, a walk, the git readers, an apply and a session.
 CALLS = (
     "open,openat,openat2,stat,lstat,newfstatat,statx,fstat,getdents64,readlink,readlinkat,inotify_init1,"
     "inotify_add_watch,fstatfs,statfs,read,pread64,write,mmap,brk,mremap,rename,renameat,renameat2,link,linkat,unlink,"
     "unlinkat,rmdir,chmod,fchmod,fchmodat,mkdir,mkdirat,flock,flistxattr,getxattr,lgetxattr,fgetxattr,lseek,access,"
     "faccessat,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat,fcntl,sendmsg,recvmsg,ftruncate"
 )
-# For these the allocator asks only whether they failed.
+# The allocator checks only whether these failed.
 ALLOCATIONS = ("mmap", "brk", "mremap")
-# A race between the command and the guard decides how many calls there are.
+# The number of calls depends on a race between the command and the guard.
 LEAST_REACHED = 0.5
 _CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\(")
 
 Run = Callable[[Sequence[Word]], Outcome]
-# True: this line of strace is where the counting begins.
+# True if counting begins at this line of strace.
 Begins = Callable[[str], bool]
 
 
@@ -63,16 +63,16 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """Which calls are counted, and fail. ``paths``: only calls about these. ``children``: those of
-    all processes, each counted by itself; then only ``calls`` that the command itself never makes
-    are sensible.
+    """The calls that are counted and fail. ``paths``: only calls with these paths. ``children``:
+    calls of all processes, each counted separately. Then ``calls`` must have only calls that the
+    command itself never makes.
     """
 
     paths: Sequence[Path] = ()
     calls: str = CALLS
     children: bool = False
     begins: Begins | None = None
-    words: Sequence[Word] = ()  # further ones for strace
+    words: Sequence[Word] = ()  # further arguments of strace
 
     def strace(self, log: Path) -> list[Word]:
         paths: list[Word] = [word for path in self.paths for word in ("-P", path)]
@@ -80,13 +80,13 @@ class Tracing:
 
 
 def since_program(name: str) -> Begins:
-    """If only some paths are traced, that of the program has to be among them."""
+    """If only some paths are traced, the path of the program has to be one of them."""
     return lambda line: "execve(" in line and f'{name}"' in line
 
 
 def since_mark(line: str) -> bool:
     """The mark of a run gets its name right before the command starts. If only some paths are
-    traced, the directory of the marks has to be among them.
+    traced, the directory of the marks has to be one of them.
     """
     return line.startswith("renameat(")
 
@@ -99,7 +99,7 @@ def _log() -> Iterator[Path]:
 
 
 def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Outcome]:
-    """How many calls of each kind a run makes: those before the counting begins, and all."""
+    """The number of calls of each kind in a run: before the counting begins, and in all."""
     with _log() as log:
         outcome = run([*tracing.strace(log), "-e", f"trace=execve,renameat,{tracing.calls}"])
         lines = log.read_text(errors="replace").splitlines()
@@ -113,7 +113,7 @@ def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Out
             total[f"{line.split()[0]} {match[1]}" if tracing.children else match[1]] += 1
         if tracing.begins is not None and tracing.begins(line):
             before = total.copy()
-    if tracing.children:  # the process that makes most of them
+    if tracing.children:  # the process with the most calls
         most: dict[str, int] = {}
         for key, count in total.items():
             call = key.split()[1]
@@ -141,7 +141,7 @@ def whole_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
 
 
 def lasting_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
-    """From each call on, all of them fail: there is no memory left."""
+    """All calls from each call on fail, as without memory."""
     return [
         Fault(call=call, index=index, error="ENOMEM", lasting=True)
         for call, (before, total) in sorted(counts.items())
@@ -150,7 +150,7 @@ def lasting_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
 
 
 def chosen(table: list[Fault], sample: int) -> list[Fault]:
-    """Of each call its share, so that each call is among them."""
+    """A share of each call, so that every call is in the sample."""
     rows = sample * max(LEVEL, 1)
     if LEVEL >= WHOLE_LEVEL or len(table) <= rows:
         return table
@@ -160,7 +160,7 @@ def chosen(table: list[Fault], sample: int) -> list[Fault]:
 
 @dataclass(slots=True)
 class Table:
-    """The verdict of each fault. ``LOST`` is the only bad one."""
+    """The result of each fault. ``LOST`` is the only bad one."""
 
     name: str
     rows: list[tuple[Fault, str, str]] = field(default_factory=list)
@@ -209,8 +209,8 @@ def try_faults(
     put_back: Callable[[], None],
     faults: Callable[[dict[str, tuple[int, int]]], list[Fault]] = whole_table,
 ) -> Outcome:
-    """``judge`` gives the verdict of an outcome, and a detail. ``put_back`` makes all as it was.
-    Returns the outcome of the clean run, which has to have the verdict "closed".
+    """``judge`` returns the result of an outcome and a detail. ``put_back`` restores everything.
+    Returns the outcome of the clean run, whose result has to be "closed".
     """
     counts, clean = counted(run, tracing)
     assert judge(clean)[0] == "closed", (

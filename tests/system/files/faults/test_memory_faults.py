@@ -1,8 +1,8 @@
 """A supervisor without memory leaves no name uncovered.
 
-An allocation that fails ends the supervisor (SIGABRT, and a line), wherever it is, or is an error
-of the search. Then init ends the command, the mark of the run stays, and the next run finishes the
-last scan. strace takes the memory away: from some call on the kernel gives the supervisor no more.
+A failed allocation ends the supervisor (SIGABRT, and a line) at any point, or is an error of the
+search. Then init ends the command, the mark of the run stays, and the next run finishes the last
+scan. strace removes the memory: from some call on the kernel gives the supervisor no more.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tests.system.files.faults.injection import (
 )
 
 MEMORY = "mmap,brk,mremap"
-# Names that take more than the supervisor has at the start.
+# Names that need more memory than the supervisor has at the start.
 TREE = "mkdir -p tree; for i in $(seq 8); do mkdir -p $(seq -f tree/$i/%0180g 40); done"
-# Names that the host makes at most.
+# The largest number of names that the host creates.
 MOST_NAMES = 20_000
 ACT = (
     f"echo started; {TREE}\n{PLANT}\ncat .env deploy/settings; "
@@ -81,7 +81,7 @@ def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_s
             lambda: "TracerPid:\t0\n" not in status.read_text(),
             "the supervisor gets no more memory",
         )
-        # The host gives the guard more to remember than it has room for.
+        # The host creates more names than the guard has memory for.
         for number in range(MOST_NAMES):
             if process.poll() is not None:
                 break
@@ -92,8 +92,8 @@ def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_s
         assert process.stderr is not None
         assert "memory" in process.stderr.read()
     gone(word)
-    # An allocation of the walk that fails ends the run in order: then its last scan is complete,
-    # and no mark is left.
+    # A failed allocation of the walk ends the run normally. Then its last scan is complete, and no
+    # mark is left.
     marked = bool(list(scene.unfinished.iterdir()))
     assert marked or scene.left() == [], "a mark, or a complete scan"
     for number in range(MOST_NAMES):

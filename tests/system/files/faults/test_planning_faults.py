@@ -1,7 +1,7 @@
-"""No error of a system call makes a plan that leaves a name uncovered without a word.
+"""No error of a system call makes a plan that leaves a name uncovered without a message.
 
-Before the core starts, Python reads what git obeys outside of the workspace. Here the configuration
-of the person makes git execute files of the workspace.
+Before the core starts, Python reads files outside of the workspace that git obeys. Here the
+configuration of the user makes git execute files of the workspace.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ def test_no_fault_of_a_plan_leaves_a_name_uncovered(scene: Scene) -> None:
 
 
 def forget_plans(scene: Scene) -> None:
-    """So that the next run makes one."""
+    """Removes the plans, so that the next run compiles one."""
     shutil.rmtree(scene.state / "plans", ignore_errors=True)

@@ -1,9 +1,9 @@
-"""No error of a system call leaves a name uncovered without a word: in a start, a guard, and a last
-scan.
+"""No error of a system call leaves a name uncovered without a message: in a start, a guard, and a
+last scan.
 
-In each run one call fails. Afterwards the host looks: either no secret left, nothing that was
-planted is there and nothing protected was changed; or a line names what is not held; or the run
-ended with a line, and the next run took away what was planted.
+In each run one call fails. Afterwards the host accepts one of three results. No secret left, no
+planted name exists and no protected file changed. Or a line names the unprotected path. Or the run
+ended with a line, and the next run removed the planted names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.system.files.faults.injection import (
     try_faults,
 )
 
-# Of these the command itself makes none: they are init's.
+# Only init makes these calls, not the command.
 MOUNTS = (
     "open_tree,move_mount,mount_setattr,mount,fsopen,fsconfig,fsmount,umount2,pivot_root,openat2"
 )
@@ -37,7 +37,7 @@ def in_core(scene: Scene) -> tuple[Tracing, Tracing]:
 
 
 def try_all(table: Table, scene: Scene, run: Run, tracing: Tracing, *, sample: int) -> None:
-    for _ in range(2):  # the plan is remembered from here on
+    for _ in range(2):  # the plan is cached from here on
         run([])
         scene.put_back()
     clean = try_faults(
@@ -87,7 +87,7 @@ def in_guard(scene: Scene) -> Tracing:
 def test_no_fault_of_a_guard_leaves_a_name_uncovered(scene: Scene) -> None:
     table = Table("guard")
     try_all(table, scene, scene.guarded, in_guard(scene), sample=25)
-    # Calls without a path: the events, the watches, the messages to init.
+    # Calls without a path: events, watches, messages to init.
     try_all(table, scene, scene.guarded, Tracing(begins=since_mark), sample=25)
     table.check()
 

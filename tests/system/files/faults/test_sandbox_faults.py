@@ -1,4 +1,4 @@
-"""No error of a system call leaves a name uncovered without a word in a `Sandbox`."""
+"""No error of a system call leaves a name uncovered without a message in a `Sandbox`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import wait_for
 from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import Table, Tracing, since_program, try_faults
 
-# The core that is the supervisor is started by a script, which puts strace in front of it.
+# A script starts the supervisor core under strace.
 BODY = """
 from paddock.core import process as core
 core_path, act = options.pop("core"), options.pop("act")
@@ -64,7 +64,7 @@ def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
     assert untraced.started, str(untraced)
     scene.put_back()
     table = Table("Sandbox")
-    # -D: the core is what was started, and strace is not its parent.
+    # -D: the core keeps the pid that was started, and strace is not its parent.
     tracing = Tracing(
         paths=[*scene.directories(), scene.full.installation.core],
         begins=since_program("paddock-core"),

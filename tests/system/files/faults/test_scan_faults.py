@@ -1,5 +1,5 @@
-"""No error of a system call keeps the next run, or `paddock doctor`, from finishing a scan without
-a word.
+"""No error of a system call keeps the next run or `paddock doctor` from finishing a scan without a
+message.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.system.files.faults.injection import Table, Tracing, since_program, t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """A run whose supervisor was killed before it could take away what was planted."""
+    """A run whose supervisor was killed before it could remove planted names."""
 
     scene: Scene
     mark: Path
@@ -30,8 +30,8 @@ class Killed:
 
     def put_back(self) -> None:
         self.scene.put_back()
-        # The scan that is repeated is always of the same session: what it took before is in its
-        # way.
+        # The repeated scan is always of the same session, so names that it took before have to be
+        # removed.
         shutil.rmtree(self.scene.state / "sessions" / self.mark.name, ignore_errors=True)
         self.mark.write_bytes(self.content)
         self.mark.chmod(0o600)
@@ -43,7 +43,7 @@ class Killed:
 @pytest.fixture
 def killed(scene: Scene) -> Killed:
     project = scene.project
-    # The supervisor is stopped meanwhile, so that nothing is taken away before it is killed.
+    # The supervisor is stopped meanwhile, so that it removes nothing before it is killed.
     act = f"echo started; read go; {PLANT}\ntouch planted; sleep 60"
     words = scene.full.command(["sh", "-c", act], journal=False)
     read, write = os.pipe()

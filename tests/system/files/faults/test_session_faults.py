@@ -1,9 +1,8 @@
-"""No error of a system call makes `diff`, `apply`, `discard` or `sessions` leave a name out without
-a word.
+"""No error of a system call makes `diff`, `apply`, `discard` or `sessions` omit a name without a
+message.
 
-Each command has to do and to print the same as without the fault, or to say what it could not do:
-by its exit code, or by a line on stderr. And `apply` brings no protected name into the workspace,
-whatever fails.
+Each command does and prints the same as without the fault, or reports the failure: by its exit
+code, or by a line on stderr. `apply` never brings a protected name into the workspace.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tests.support.tree import Snapshot
 from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import ERRORS, LOST, Table, Tracing, try_faults
 
-# Beside the protected names, ordinary work: new, changed, removed, renamed.
+# Ordinary changes beside the protected names: new, changed, removed, renamed.
 WORK = (
     "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; "
     "mv old.txt moved.txt; ln -s new src/l"
@@ -34,14 +33,14 @@ SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 
 def complaints(outcome: Outcome) -> int:
-    """How often a command says that something failed."""
+    """The number of reported failures."""
     texts = ("cannot", *(os.strerror(getattr(errno, name)) for name in ERRORS))
     return sum((outcome.stdout + outcome.stderr).count(text) for text in texts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A session on a copy that has ended, and what it and the workspace looked like then."""
+    """An ended session on a copy, with the state of the session and of the workspace."""
 
     scene: Scene
     session: Path
@@ -54,7 +53,7 @@ class Ended:
             subprocess.run(["cp", "-aT", self.kept / name, place], check=True)
 
     def state_after(self, outcome: Outcome) -> dict[str, object]:
-        """Whatever a person or a program can see of what the command did."""
+        """Everything that a person or a program can see of the result."""
         project = Snapshot.of(self.scene.project).entries
         seen = {f"project: {name}": (mode, content) for name, mode, _, _, content in project}
         return {
