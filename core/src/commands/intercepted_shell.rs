@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::error::Refusal;
-use super::{closed_links, standard_fds};
+use super::{close_link_targets, standard_fds};
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
@@ -285,7 +285,7 @@ impl ShellPlanFile {
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
-        closed_links::close(&mut plan)?;
+        close_link_targets::close(&mut plan)?;
         standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {

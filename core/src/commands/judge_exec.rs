@@ -9,12 +9,12 @@ use serde::Deserialize;
 
 use super::error::Refusal;
 use crate::gate::argv_text;
-use crate::gate::decide::decide;
+use crate::gate::decide_exec::decide;
 use crate::gate::interpreter_chain::{
     self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
 };
 use crate::gate::rules::{self, Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
-use crate::gate::trusted_dirs::TrustedDirs;
+use crate::gate::trusted_program_dirs::TrustedDirs;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::error::Refusal;
 use crate::kernel::errno_names;
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::kernel::sys::{self, Instruction, trace};
 use crate::network::{namespace, supervised_connect};
 use crate::plan::rights::{self, Rights};

@@ -6,7 +6,7 @@
 //!
 //! The core does that, not the plan. Plans are cached, and programs write to such directories all
 //! the time: a plan that depends on their listings would be compiled at nearly every start. Python
-//! asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
+//! asks for the same by the verbs `closed` and `links` (`commands/close_link_targets.rs`).
 
 use std::os::fd::OwnedFd;
 

@@ -10,10 +10,10 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use super::decide;
+use super::decide_exec;
 use super::file_format::ProgramFormat;
 use super::rules::ExecFile;
-use super::trusted_dirs::TrustedDirs;
+use super::trusted_program_dirs::TrustedDirs;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;
@@ -278,7 +278,7 @@ impl ChainFile {
     }
 
     pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
-        decide::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
+        decide_exec::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
     }
 
     fn is_called_loader(&self) -> bool {

@@ -5,13 +5,13 @@
 //! ask a person (`approve/approver_process.rs`). An allowed exec is traced until it is done,
 //! because the kernel reads path and arguments again, and they may have changed. Before the new
 //! program runs its first instruction, the gate compares it with what was judged
-//! (`gate/verify.rs`), and kills it if it differs.
+//! (`gate/verify_exec.rs`), and kills it if it differs.
 //!
 //! Nothing here blocks: an exec that waits for a person stays pending while all others are served.
 
 pub mod argv_hosts;
 pub mod argv_text;
-pub mod decide;
+pub mod decide_exec;
 mod exec_message;
 pub mod expected_exec;
 mod file_format;
@@ -19,8 +19,8 @@ pub mod interpreter_chain;
 mod loader;
 pub mod rules;
 mod shells;
-pub mod trusted_dirs;
-mod verify;
+pub mod trusted_program_dirs;
+mod verify_exec;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -36,7 +36,7 @@ use self::rules::{
     Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, ParentProcess, RuleError,
 };
 use self::shells::InterceptedShells;
-use self::trusted_dirs::TrustedDirs;
+use self::trusted_program_dirs::TrustedDirs;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
 use crate::journal::event::exec::{self, ExecProcess, ExecReport, ExecResult};
@@ -129,8 +129,9 @@ impl ExecGate {
         // /proc/PID/mem writes memory without a ptrace call.
         let files = plan.files.as_ref();
         if !requested.trace
-            && let Some(grant) = files
-                .and_then(|files| files.grants.iter().find(|grant| trusted_dirs::rewrites(grant)))
+            && let Some(grant) = files.and_then(|files| {
+                files.grants.iter().find(|grant| trusted_program_dirs::rewrites(grant))
+            })
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
@@ -318,7 +319,7 @@ impl ExecGate {
             },
         };
         let (verdict, approved) =
-            decide::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
+            decide_exec::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
         (verdict, approved)
     }
@@ -606,7 +607,7 @@ impl ExecGate {
                 };
                 let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
                 let Admitted { expected, own, .. } = &mut self.traced[index];
-                let difference = verify::difference(
+                let difference = verify_exec::difference(
                     expected,
                     pid,
                     own.as_ref(),

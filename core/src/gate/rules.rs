@@ -40,7 +40,7 @@ pub struct ExecRequest<'a> {
     /// None: it has ended, or can not be read.
     pub parent: Option<ParentProcess<'a>>,
     /// Every file of the chain is in a directory that is granted for execution and that no command
-    /// can write (`gate/trusted_dirs.rs`).
+    /// can write (`gate/trusted_program_dirs.rs`).
     pub granted: bool,
     /// The SHA-256 of a file of the chain, by its index. Only rules that need it ask for it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,

@@ -1,4 +1,4 @@
-use super::head::FIRST_HASH;
+use super::chain_head::FIRST_HASH;
 use crate::journal::*;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;

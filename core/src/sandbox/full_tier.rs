@@ -17,7 +17,7 @@ use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
 use crate::files::patterns::{NamePatterns, NamePatternsError, NameRule};
 use crate::files::tree_roots::GrantedTree;
-use crate::files::unfinished_scans::Mark;
+use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::files::{home_links, host_sockets};

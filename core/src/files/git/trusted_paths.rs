@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::config;
 use super::git_table::{self, ConfigKeyKind};
-use super::known_dirs::{last, parent};
+use super::recognise_git_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
 const MAX_COMMAND_WORDS: usize = 64;

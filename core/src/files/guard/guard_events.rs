@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, ReadFlags, Reader};
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::handle_name::NameHandler;
+use super::handle_new_name::NameHandler;
 use super::overlay_view::WatchedDir;
 use super::{Guard, GuardError};
 use crate::files::walk::{self, Below, Dir, GitParts, MAX_NAME_DELAY, Visitor as _, WalkError};
@@ -242,8 +242,8 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file? Asked for
-    /// every new file: the directory is opened once for all events that come together.
+    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file?
+    /// Asked for every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
         let Some(is_copy) = tree.map(|tree| self.roots.trees[tree].is_copy()) else {
@@ -268,7 +268,7 @@ impl Guard {
             _ if is_copy => false,
             FileType::Directory => false,
             FileType::Socket => true,
-            // `handle_name` finds out whether it is in a git directory.
+            // `NameHandler` finds out whether it is in a git directory.
             _ => self.names.guards_git,
         })
     }

@@ -12,7 +12,7 @@ mod flagged_names;
 mod foreign_sockets;
 mod guard_events;
 mod guard_state;
-mod handle_name;
+mod handle_new_name;
 mod overlay_view;
 mod saved_state;
 #[cfg(test)]
@@ -42,7 +42,7 @@ use crate::plan::wire::bytes::AbsPath;
 use flagged_names::FlaggedNames;
 use guard_events::{OpenDir, PendingEvents};
 use guard_state::GuardState;
-use handle_name::NameHandler;
+use handle_new_name::NameHandler;
 use overlay_view::OverlayView;
 pub use saved_state::{MissingTree, SavedState};
 use watches::{NO_NODE, Watches};

@@ -1,5 +1,5 @@
 //! The saved state of a guard, with which another process can do its last scan: see
-//! `supervisor/finish_scans.rs`.
+//! `supervisor/finish_earlier_scans.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

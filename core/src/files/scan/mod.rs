@@ -5,9 +5,9 @@
 //! the pattern named it, if it is inside the trees. So does every link on the way. A file with
 //! several hard links is covered under each name.
 
-mod shut_dirs;
 #[cfg(test)]
 mod tests;
+mod unreadable_dirs;
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -25,7 +25,7 @@ use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use shut_dirs::ReopenedDirs;
+use unreadable_dirs::ReopenedDirs;
 
 /// The target of a link may contain another link.
 const MAX_ROUNDS: usize = 16;

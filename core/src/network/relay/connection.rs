@@ -21,9 +21,9 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use super::byte_pump::{ByteFlow, PumpError, PumpSocket, PumpTools};
 use super::decision_log::{self, DecisionLayer};
-use super::dial::{Dial, DialStep, WATCHED_EVENTS, is_own};
+use super::dial_addresses::{Dial, DialStep, WATCHED_EVENTS, is_own};
+use super::dialer::{DialResult, Dialer};
 use super::host_resolver::Addresses;
-use super::origin::{DialResult, Origin};
 use super::relay_messages::SocketProcess;
 use super::sniffer::{SniffedDenial, Sniffer};
 use crate::network::parse::http_request::{self, FirstBytes};
@@ -360,7 +360,7 @@ impl<'t> Connection<'t> {
     pub fn dial(
         &mut self,
         addresses: Addresses,
-        from: &Origin<'_>,
+        from: &Dialer<'_>,
         now: Instant,
         event: u64,
     ) -> DialResult {
@@ -368,7 +368,7 @@ impl<'t> Connection<'t> {
         self.dial_next(from, now, event)
     }
 
-    pub fn dial_next(&mut self, from: &Origin<'_>, now: Instant, event: u64) -> DialResult {
+    pub fn dial_next(&mut self, from: &Dialer<'_>, now: Instant, event: u64) -> DialResult {
         let ConnectionState::Dialling(dial) = &mut self.state else { return DialResult::Started };
         self.server = None;
         self.deadline = None;

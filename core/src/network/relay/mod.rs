@@ -6,18 +6,18 @@
 //! network namespace. The sockets that it creates belong to the host's network.
 
 pub mod byte_pump;
-mod connect_upstream;
+mod connect_or_refuse;
 pub mod connection;
-mod decide;
+mod decide_target;
 pub mod decision_log;
-pub mod dial;
-mod dial_for_http;
+pub mod dial_addresses;
+mod dial_for_http_helper;
+mod dialer;
 pub mod dns_stub;
 pub mod guarded_addresses;
 pub mod host_resolver;
 pub mod http_handover;
-mod origin;
-mod pending;
+mod pending_connections;
 mod proxy;
 pub mod refusal_response;
 pub mod relay_messages;
@@ -44,12 +44,12 @@ use self::connection::{Connection, ConnectionSide, Direction, PendingReason, Tur
 use self::decision_log::{
     ConnectionResult, DecisionLayer, DecisionLog, RelayDecision, SupervisorMessage, Traffic,
 };
-use self::dial_for_http::UpstreamDial;
+use self::dial_for_http_helper::UpstreamDial;
 use self::dns_stub::{DnsStream, DnsStub, StreamTurn};
 use self::guarded_addresses::UpstreamGuards;
 use self::host_resolver::{Addresses, HostResolver, NameSources};
 use self::http_handover::Handover;
-use self::pending::RelayQuestions;
+use self::pending_connections::RelayQuestions;
 use self::refusal_response::{DENIED_STATUS, RefusalText};
 use self::socket_owner::OwnerLookup;
 use self::splice_pipes::Pipes;

@@ -2,11 +2,11 @@
 //!
 //! It is an empty tmpfs. On it is a copy of the mount of each grant, read-only unless the grant
 //! writes, and private /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is
-//! left for good. Denied names inside grants are covered last (`sandbox/root/covers.rs`), so that
-//! no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in this
-//! order, the locations of grants, the names that a copy hides, and the names to cover.
+//! left for good. Denied names inside grants are covered last (`sandbox/root/cover_names.rs`), so
+//! that no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in
+//! this order, the locations of grants, the names that a copy hides, and the names to cover.
 
-mod covers;
+mod cover_names;
 mod private_dirs;
 pub mod shells;
 
@@ -31,7 +31,7 @@ use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
 
-pub use covers::cover;
+pub use cover_names::cover;
 use private_dirs::{CA_BUNDLE, is_own_device, make_tmp, take_device};
 pub use private_dirs::{Devices, MaskSources, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;

@@ -16,7 +16,7 @@ use super::{
     RootBlueprint, RootResult, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
 };
 use crate::kernel::mount::{self, NO_SUID_NO_DEV, READ_ONLY};
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::rights::Rights;

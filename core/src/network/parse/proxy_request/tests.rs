@@ -1,5 +1,5 @@
+use crate::network::fuzz_bytes::FuzzBytes;
 use crate::network::parse::proxy_request::*;
-use crate::network::random_bytes::RandomBytes;
 
 fn token() -> ProxyToken {
     ProxyToken::known()
@@ -274,7 +274,7 @@ fn an_endless_greeting_is_refused() {
 
 #[test]
 fn random_bytes_never_name_another_host() {
-    let mut noise = RandomBytes::new(17);
+    let mut noise = FuzzBytes::new(17);
     let meant = [
         request("CONNECT good.example:443 HTTP/1.1", ""),
         request("GET http://good.example/x HTTP/1.1", "Host: good.example\r\n"),

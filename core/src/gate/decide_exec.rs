@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::interpreter_chain::ChainFile;
 use super::rules::{Cause, ExecDecision, ExecRequest, ExecRules};
-use super::trusted_dirs::TrustedDirs;
+use super::trusted_program_dirs::TrustedDirs;
 use crate::plan::Action;
 
 /// The final decision, and the approval that answers it if it is a question.

@@ -1,4 +1,4 @@
-//! Marks of unfinished last scans (`supervisor/finish_scans.rs` finishes them).
+//! Marks of unfinished last scans (`supervisor/finish_earlier_scans.rs` finishes them).
 //!
 //! Before a command starts that can write to a tree of the host, the supervisor makes a mark: a
 //! file in Paddock's own state, which no command can write. It holds the plan and the saved state
@@ -77,8 +77,8 @@ pub struct MarkFile {
     /// [`rewritten`].
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
-    /// The process that holds the lock: its pid and its start time. `supervisor/finish_scans.rs`
-    /// reads it from the beginning of the mark.
+    /// The process that holds the lock: its pid and its start time.
+    /// `supervisor/finish_earlier_scans.rs` reads it from the beginning of the mark.
     #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
     supervisor: (u32, u64),
     /// The pid of init.
