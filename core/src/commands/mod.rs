@@ -76,16 +76,16 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"relay") => {
             let plan_fd = arguments.plan_fd()?;
-            let (line, given) = arguments.sockets()?;
+            let (socket, relay_arguments) = arguments.sockets()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            Ok(network::run_relay(&plan, line, given)?)
+            Ok(network::run_relay(&plan, socket, relay_arguments)?)
         }
         Some(b"record") => {
             let plan_fd = arguments.plan_fd()?;
-            let line = arguments.line()?;
+            let socket = arguments.line()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            record_events::serve(&plan, uid, &line)
+            record_events::serve(&plan, uid, &socket)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;

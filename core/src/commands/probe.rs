@@ -430,10 +430,10 @@ fn landlock_ports(_: &ProbeScene) -> ProbeResult {
         let connected = TcpStream::connect(address);
         connected.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
-    let verdict =
+    let result =
         compare(ProbeOutcome::Done, &restrictions, &connect, ProbeOutcome::Refused(Errno::ACCESS));
     drop(listener);
-    verdict
+    result
 }
 
 /// The supervisor needs this call to connect sockets of the command in the landlock tier. Filters

@@ -40,7 +40,7 @@ use self::trusted_program_dirs::TrustedDirs;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
 use crate::journal::event::exec::{self, ExecProcess, ExecReport, ExecResult};
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::kernel::sys::trace::{self, TraceStop};
 use crate::kernel::{ancestry, calling_process};
 use crate::plan::{self, Action, Plan, original_shell};
@@ -86,7 +86,7 @@ struct ExecQuestion {
     id: u64,
     call: InterceptedCall,
     expected: ExpectedExec,
-    verdict: ExecDecision,
+    decision: ExecDecision,
     since: Instant,
     deadline: Instant,
     /// The time is over. The question has to leave the screen before the process goes on and writes
@@ -98,7 +98,7 @@ struct ExecQuestion {
 struct Admitted {
     call: InterceptedCall,
     expected: ExpectedExec,
-    decision: DecisionReason,
+    decision_reason: DecisionReason,
     /// Its directory in /proc, opened while the kernel works. None: the process has ended.
     own: Option<OwnedFd>,
     /// It was not what was judged, and was killed.
@@ -203,24 +203,24 @@ impl ExecGate {
         let mut expected = match expected {
             Ok(expected) => expected,
             Err(NotJudged::Fails(errno)) => {
-                return listener.answer(&call, CallAnswer::Fail(errno));
+                return listener.answer(&call, NotifyAnswer::Fail(errno));
             }
             Err(NotJudged::Unseen { call: unseen, why }) => {
-                let decision = DecisionReason {
+                let decision_reason = DecisionReason {
                     rule: None,
                     reason: Some(why.to_owned()),
                     by: None,
                     asked_ms: None,
                 };
                 let UnseenCall { exe, argv, cwd, process } = *unseen;
-                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision);
-                return listener.answer(&call, CallAnswer::Fail(Errno::ACCESS));
+                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision_reason);
+                return listener.answer(&call, NotifyAnswer::Fail(Errno::ACCESS));
             }
         };
         let command = *self.command.get_or_insert(expected.process());
-        if expected.chain.last().is_some_and(|link| link.kept) {
+        if expected.chain.last().is_some_and(|link| link.is_real_shell) {
             return match self.shells.continued(&expected) {
-                Some(decision) => self.admit(listener, call, expected, decision),
+                Some(decision_reason) => self.admit(listener, call, expected, decision_reason),
                 None => {
                     expected.complete(call.thread);
                     let reason = Some(shells::REAL_SHELL_REASON.to_owned());
@@ -234,35 +234,35 @@ impl ExecGate {
             };
         }
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
-        if arrived.elapsed() > timeout && verdict.action != Action::Deny {
-            verdict = ExecDecision { action: Action::Deny, cause: Cause::Late, doubted: None };
+        let (mut decision, approved) = self.judge(&mut expected, command, arrived + timeout);
+        if arrived.elapsed() > timeout && decision.action != Action::Deny {
+            decision = ExecDecision { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
-        let decision = self.decision(&verdict);
-        if verdict.action != Action::Allow {
+        let decision_reason = self.reason_for(&decision);
+        if decision.action != Action::Allow {
             expected.complete(call.thread);
             if !listener.still_waits(&call) {
                 return;
             }
         }
-        match verdict.action {
-            Action::Allow => self.admit(listener, call, expected, decision),
-            Action::Deny => self.deny(listener, &call, expected, decision),
+        match decision.action {
+            Action::Allow => self.admit(listener, call, expected, decision_reason),
+            Action::Deny => self.deny(listener, &call, expected, decision_reason),
             Action::Ask if approved.is_some() => {
                 let by = approved
                     .and_then(|rule| self.plan.approved.get(rule))
                     .map(|rule| rule.source.to_string());
-                self.admit(listener, call, expected, DecisionReason { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision_reason });
             }
             Action::Ask if self.allowed.contains(&expected.fingerprint()) => {
                 let by = Some("session".to_owned());
-                self.admit(listener, call, expected, DecisionReason { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision_reason });
             }
             Action::Ask if self.denied.contains(&(expected.pid, expected.fingerprint())) => {
                 let reason = Some("it was denied just now".to_owned());
-                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
+                self.deny(listener, &call, expected, DecisionReason { reason, ..decision_reason });
             }
-            Action::Ask => self.ask(listener, call, expected, verdict, questions),
+            Action::Ask => self.ask(listener, call, expected, decision, questions),
         }
     }
 
@@ -318,10 +318,10 @@ impl ExecGate {
                 Ok(digest)
             },
         };
-        let (verdict, approved) =
+        let (decision, approved) =
             decide_exec::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
-        (verdict, approved)
+        (decision, approved)
     }
 
     /// The program and the arguments of the parent process. None: it has ended, or can not be read.
@@ -335,11 +335,11 @@ impl ExecGate {
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 
-    fn decision(&self, verdict: &ExecDecision) -> DecisionReason {
+    fn reason_for(&self, decision: &ExecDecision) -> DecisionReason {
         let own = |rule: usize| {
             self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string)
         };
-        let (rule, reason) = match &verdict.cause {
+        let (rule, reason) = match &decision.cause {
             Cause::Rule(rule) => (Some(*rule), own(*rule)),
             Cause::Default => (None, None),
             Cause::NotGranted => (
@@ -365,11 +365,11 @@ impl ExecGate {
         listener: &NotifyListener,
         call: &InterceptedCall,
         expected: ExpectedExec,
-        decision: DecisionReason,
+        decision_reason: DecisionReason,
     ) {
         // While the call waits, the pid stays the same process.
-        self.record(expected, ExecResult::Denied, decision);
-        listener.answer(call, CallAnswer::Fail(Errno::ACCESS));
+        self.record(expected, ExecResult::Denied, decision_reason);
+        listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
     }
 
     /// Allows an exec. The call was just seen to wait.
@@ -378,10 +378,10 @@ impl ExecGate {
         listener: &NotifyListener,
         call: InterceptedCall,
         expected: ExpectedExec,
-        decision: DecisionReason,
+        decision_reason: DecisionReason,
     ) {
-        self.shells.note(&expected, &decision);
-        let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
+        self.shells.note(&expected, &decision_reason);
+        let mut admitted = Admitted { call, expected, decision_reason, own: None, killed: false };
         // One exec of each process at a time. A thread that execs holds a lock that the tracer
         // needs for its siblings. It waits until the tracer has reaped them.
         let process = admitted.expected.pid;
@@ -393,7 +393,7 @@ impl ExecGate {
                 // The thread stays in its call, as the filter demands. The interrupt takes effect
                 // when the call returns to the old program.
                 let _ = trace::interrupt(call.thread);
-                listener.answer(&call, CallAnswer::Continue);
+                listener.answer(&call, NotifyAnswer::Continue);
                 // Done while the kernel works. The process is traced, so its pid is not reused.
                 admitted.own = calling_process::proc_directory(process).ok();
                 admitted.expected.process =
@@ -402,9 +402,9 @@ impl ExecGate {
             }
             Err(_) if self.plan.trace => {
                 admitted.expected.complete(call.thread);
-                listener.answer(&call, CallAnswer::Continue);
-                let Admitted { expected, decision, .. } = admitted;
-                self.record(expected, ExecResult::Ran { verified: false }, decision);
+                listener.answer(&call, NotifyAnswer::Continue);
+                let Admitted { expected, decision_reason, .. } = admitted;
+                self.record(expected, ExecResult::Ran { verified: false }, decision_reason);
             }
             Err(_) if !listener.still_waits(&call) => {} // the process was killed
             Err(_) => {
@@ -421,7 +421,7 @@ impl ExecGate {
                     listener,
                     &call,
                     admitted.expected,
-                    DecisionReason { reason, ..admitted.decision },
+                    DecisionReason { reason, ..admitted.decision_reason },
                 );
             }
         }
@@ -432,11 +432,11 @@ impl ExecGate {
         listener: &NotifyListener,
         call: InterceptedCall,
         expected: ExpectedExec,
-        verdict: ExecDecision,
+        decision: ExecDecision,
         questions: &mut OpenQuestions,
     ) {
         let pending = if self.pending.len() < MAX_OPEN_QUESTIONS {
-            self.question(&expected, &verdict, questions)
+            self.question(&expected, &decision, questions)
         } else {
             Err("too many questions wait for an answer".to_owned())
         };
@@ -448,16 +448,16 @@ impl ExecGate {
                     id,
                     call,
                     expected,
-                    verdict,
+                    decision,
                     since,
                     deadline,
                     withdrawn: false,
                 });
             }
             Err(why) => {
-                let decision = self.decision(&verdict);
+                let decision_reason = self.reason_for(&decision);
                 let reason = Some(format!("no approver is available: {why}"));
-                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
+                self.deny(listener, &call, expected, DecisionReason { reason, ..decision_reason });
             }
         }
     }
@@ -465,18 +465,18 @@ impl ExecGate {
     fn question(
         &mut self,
         expected: &ExpectedExec,
-        verdict: &ExecDecision,
+        decision: &ExecDecision,
         questions: &mut OpenQuestions,
     ) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
         let parent_argv =
             parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
-        let rule = match verdict.cause {
+        let rule = match decision.cause {
             Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
             _ => None,
         };
-        let decision = self.decision(verdict);
+        let decision_reason = self.reason_for(decision);
         questions.ask(&approver_process::Question::Exec(approver_process::ExecPrompt {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
@@ -486,7 +486,7 @@ impl ExecGate {
             parent: parent.as_ref().map(|(exe, _)| (exe.as_slice(), parent_argv.as_slice())),
             rule: rule.map(|rule| rule.id.as_bytes()),
             source: rule.map_or(b"", |rule| rule.source.as_bytes()),
-            reason: decision.reason.as_deref().map(str::as_bytes),
+            reason: decision_reason.reason.as_deref().map(str::as_bytes),
             timeout_s: self.plan.ask_timeout_s.into(),
         }))
     }
@@ -532,26 +532,26 @@ impl ExecGate {
         by: String,
     ) {
         let Some(index) = self.pending.iter().position(|pending| pending.id == id) else { return };
-        let ExecQuestion { call, expected, verdict, since, .. } = self.pending.swap_remove(index);
+        let ExecQuestion { call, expected, decision, since, .. } = self.pending.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
-        let decision = DecisionReason {
+        let decision_reason = DecisionReason {
             by: Some(by),
             asked_ms: Some(elapsed_ms(since)),
-            ..self.decision(&verdict)
+            ..self.reason_for(&decision)
         };
         if answer == approver_process::Answer::Session {
             self.allowed.insert(expected.fingerprint());
         }
         match answer {
             approver_process::Answer::Once | approver_process::Answer::Session => {
-                self.admit(listener, call, expected, decision)
+                self.admit(listener, call, expected, decision_reason)
             }
             approver_process::Answer::Deny => {
                 self.denied.truncate(MAX_DENIALS - 1);
                 self.denied.push_front((expected.pid, expected.fingerprint()));
-                self.deny(listener, &call, expected, decision);
+                self.deny(listener, &call, expected, decision_reason);
             }
         }
     }
@@ -563,14 +563,15 @@ impl ExecGate {
         why: &str,
         questions: &mut OpenQuestions,
     ) {
-        let (dismissed, digests) = std::mem::take(&mut self.pending).into_iter().partition(which);
-        self.pending = digests;
+        let (dismissed, still_pending) =
+            std::mem::take(&mut self.pending).into_iter().partition(which);
+        self.pending = still_pending;
         let dismissed: Vec<ExecQuestion> = dismissed;
-        for ExecQuestion { id, call, expected, verdict, since, .. } in dismissed {
+        for ExecQuestion { id, call, expected, decision, since, .. } in dismissed {
             questions.withdraw(id);
             let (reason, asked_ms) = (Some(why.to_owned()), Some(elapsed_ms(since)));
-            let decision = DecisionReason { reason, asked_ms, ..self.decision(&verdict) };
-            self.deny(listener, &call, expected, decision);
+            let decision_reason = DecisionReason { reason, asked_ms, ..self.reason_for(&decision) };
+            self.deny(listener, &call, expected, decision_reason);
         }
     }
 
@@ -633,15 +634,15 @@ impl ExecGate {
                         let (process, cwd) =
                             (admitted.expected.process(), admitted.expected.cwd().to_vec());
                         let argv = admitted.expected.argv.clone();
-                        let (exe, decision) =
-                            (admitted.expected.exe().to_vec(), admitted.decision.clone());
+                        let (exe, decision_reason) =
+                            (admitted.expected.exe().to_vec(), admitted.decision_reason.clone());
                         self.record_exec(
                             process,
                             exe,
                             argv,
                             cwd,
                             ExecResult::Attack(what),
-                            decision,
+                            decision_reason,
                         );
                     }
                 }
@@ -675,28 +676,33 @@ impl ExecGate {
     }
 
     /// The exec has succeeded or failed. The next exec of its process starts.
-    fn leave(&mut self, listener: &NotifyListener, index: usize, outcome: ExecResult) {
-        let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
+    fn leave(&mut self, listener: &NotifyListener, index: usize, result: ExecResult) {
+        let Admitted { expected, decision_reason, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;
         if !killed {
-            self.record(expected, outcome, decision);
+            self.record(expected, result, decision_reason);
         }
         while !self.traced.iter().any(|traced| traced.expected.pid == process)
             && let Some(index) =
                 self.queued.iter().position(|queued| queued.expected.pid == process)
         {
-            let Admitted { call, expected, decision, .. } = self.queued.remove(index);
+            let Admitted { call, expected, decision_reason, .. } = self.queued.remove(index);
             if listener.still_waits(&call) {
-                self.admit(listener, call, expected, decision);
+                self.admit(listener, call, expected, decision_reason);
             }
         }
     }
 
-    fn record(&mut self, expected: ExpectedExec, outcome: ExecResult, decision: DecisionReason) {
+    fn record(
+        &mut self,
+        expected: ExpectedExec,
+        result: ExecResult,
+        decision_reason: DecisionReason,
+    ) {
         let (exe, process, cwd) =
             (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
         let ExpectedExec { argv, .. } = expected;
-        self.record_exec(process, exe, argv, cwd, outcome, decision);
+        self.record_exec(process, exe, argv, cwd, result, decision_reason);
     }
 
     fn record_exec(
@@ -705,13 +711,13 @@ impl ExecGate {
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
-        outcome: ExecResult,
-        decision: DecisionReason,
+        result: ExecResult,
+        decision_reason: DecisionReason,
     ) {
-        let DecisionReason { rule, reason, by, asked_ms } = decision;
+        let DecisionReason { rule, reason, by, asked_ms } = decision_reason;
         let rule =
             rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
-        let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
+        let is_refused = matches!(result, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
         self.decided.push(ExecReport {
@@ -720,7 +726,7 @@ impl ExecGate {
             exe,
             argv,
             cwd,
-            result: outcome,
+            result,
             rule,
             reason,
             by,

@@ -214,9 +214,9 @@ fn finish(
         }
     };
     let finished = guard.finish(&mut |event| {
-        let (line, told) = tasks::line_and_event(&event);
+        let (line, journal_event) = tasks::line_and_event(&event);
         line.iter().for_each(|line| say(line));
-        append(&told, say);
+        append(&journal_event, say);
         match event {
             GuardEvent::Failed { path, source } => left = Some((path, source)),
             GuardEvent::Quarantined { .. } | GuardEvent::Removed { .. } => count += 1,
@@ -248,7 +248,7 @@ fn finish(
         ));
         return Ok(false);
     }
-    append(&Event::ScanFinished { taken: count }, say);
+    append(&Event::ScanFinished { quarantined: count }, say);
     say(&format!(
         "finished the interrupted last scan of session {session}: {count} names were removed"
     ));

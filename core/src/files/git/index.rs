@@ -51,9 +51,9 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
                 (name, (begin + name.len() + 8) & !7)
             }
             4 => {
-                let (kept, from) = prefix(entry, begin)?;
+                let (removed, from) = prefix(entry, begin)?;
                 let name = terminated(entry.get(from..)?)?;
-                path.truncate(path.len().checked_sub(kept)?);
+                path.truncate(path.len().checked_sub(removed)?);
                 // A thread does not know the name before its block.
                 start = if path.is_empty() { at } else { NO_START };
                 (name, from + name.len() + 1)

@@ -60,10 +60,10 @@ pub struct GuardState {
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// The number of flagged names that were left out.
     pub unlisted: usize,
-    pub taken: usize,
+    pub quarantined: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
-    pub kept: usize,
+    pub stored_path_bytes: usize,
     /// The first error of the last scan.
     pub unfinished: Option<WalkError>,
     pub events: Vec<GuardEvent>,
@@ -123,9 +123,9 @@ impl GuardState {
             lost: false,
             flagged,
             unlisted: 0,
-            taken: 0,
+            quarantined: 0,
             covers: Vec::new(),
-            kept: 0,
+            stored_path_bytes: 0,
             unfinished: None,
             events: Vec::new(),
             failed: Vec::new(),

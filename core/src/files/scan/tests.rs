@@ -407,8 +407,8 @@ fn an_interrupted_walk_is_an_error() {
     let mut walker = Walker::default();
     walker.is_interrupted = Some(|| true);
     let mut enter = |_: &NamePatterns, _: &Dir<'_>| Ok::<u32, WalkError>(0);
-    let outcome = scan_trees(&mut names, &roots, &mut walker, &[], &mut enter);
-    assert!(matches!(outcome, Err(WalkError::Interrupted)));
+    let result = scan_trees(&mut names, &roots, &mut walker, &[], &mut enter);
+    assert!(matches!(result, Err(WalkError::Interrupted)));
     walker.is_interrupted = Some(|| false);
     assert_eq!(
         scan_trees(&mut names, &roots, &mut walker, &[], &mut enter).unwrap().covers.len(),

@@ -215,9 +215,9 @@ struct TlsReader<'a>(&'a [u8]);
 
 impl<'a> TlsReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 
     fn u16(&mut self) -> Option<u16> {

@@ -232,8 +232,8 @@ impl<'t> Connection<'t> {
         loop {
             match greeting.next(unparsed, token) {
                 GreetingStep::More => {}
-                GreetingStep::Reply(taken, response) => {
-                    unparsed.drain(..taken);
+                GreetingStep::Reply(consumed, response) => {
+                    unparsed.drain(..consumed);
                     if rustix::net::send(&self.client.socket, response, SendFlags::NOSIGNAL)
                         != Ok(response.len())
                     {
@@ -267,7 +267,7 @@ impl<'t> Connection<'t> {
     /// Takes the target of a proxy request. From here on it is like a direct connection to that
     /// target.
     pub fn accept_proxy_request(&mut self, target: ConnectionTarget<'t>, request: ProxyRequest) {
-        let ProxyRequest { host, protocol, taken, head, .. } = request;
+        let ProxyRequest { host, protocol, consumed, head, .. } = request;
         let ConnectionState::ProxyGreeting(_, unparsed) =
             std::mem::replace(&mut self.state, ConnectionState::Waiting)
         else {
@@ -283,7 +283,8 @@ impl<'t> Connection<'t> {
             }
         };
         let flow = if self.sniffer.is_some() { ByteFlow::checked() } else { ByteFlow::unchecked() };
-        self.up = flow.with_unsent([&head[..], unparsed.get(taken..).unwrap_or_default()].concat());
+        self.up =
+            flow.with_unsent([&head[..], unparsed.get(consumed..).unwrap_or_default()].concat());
         self.protocol = Some(protocol);
         self.target = target;
         self.deadline = None;

@@ -264,11 +264,11 @@ mod tests {
             );
             handed_over += 1;
         }
-        let mut taken = 0;
-        while taken < handed_over {
+        let mut count = 0;
+        while count < handed_over {
             let (message, came) = received(&theirs);
             assert!(came && message.ends_with(b"x"));
-            taken += 1;
+            count += 1;
             handover.flush();
         }
         assert!(handover.waiting.is_empty());
