@@ -81,7 +81,7 @@ enum ProbeOutcome {
     Refused(Errno),
     Killed(i32),
     /// The restriction itself could not be applied.
-    Unfenced(Errno),
+    NotRestricted(Errno),
     /// The child could not be started.
     NotRun(Errno),
 }
@@ -92,7 +92,7 @@ impl ProbeOutcome {
             ProbeOutcome::Done => "succeeded".to_owned(),
             ProbeOutcome::Refused(errno) => errno_names::errno(errno),
             ProbeOutcome::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
-            ProbeOutcome::Unfenced(errno) => {
+            ProbeOutcome::NotRestricted(errno) => {
                 format!("the mechanism is not available: {}", errno_names::errno(errno))
             }
             ProbeOutcome::NotRun(errno) => {
@@ -189,7 +189,7 @@ fn see(restrictions: ProbeAct<'_>, act: ProbeAct<'_>) -> ProbeOutcome {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => ProbeOutcome::Done,
         (Some(code), _) if code & UNFENCED != 0 => {
-            ProbeOutcome::Unfenced(Errno::from_raw_os_error(code & 0x7F))
+            ProbeOutcome::NotRestricted(Errno::from_raw_os_error(code & 0x7F))
         }
         (Some(code), _) => ProbeOutcome::Refused(Errno::from_raw_os_error(code)),
         (None, signal) => ProbeOutcome::Killed(signal.unwrap_or_default()),

@@ -73,8 +73,8 @@ impl UnfinishedError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MarkFile {
-    /// The numbers of the trees that still have to be scanned, if some were. It comes first: see
-    /// [`rewritten`].
+    /// The numbers of the trees that still have to be scanned, if some were. It comes
+    /// first: `supervisor/finish_earlier_scans.rs` writes it in front of an existing mark.
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
     /// The process that holds the lock: its pid and its start time.
@@ -160,7 +160,7 @@ pub const SUPERVISOR_KEY: &str = ",\"supervisor\":[";
 pub struct ProcessStart {
     /// In clock ticks since the machine started.
     pub started: u64,
-    /// It is ending.
+    /// It was killed, or is exiting.
     pub is_ending: bool,
 }
 

@@ -175,8 +175,8 @@ impl ExpectedExec {
         })
     }
 
-    /// Reads the facts that only a person's answer depends on. The pid may already belong to
-    /// another process, as always.
+    /// Reads what no rule needed, for the question and the journal. If the thread has ended, its
+    /// number may belong to another process: before a question the caller checks `still_waits`.
     pub fn complete(&mut self, thread: u32) {
         self.process = self.process.or_else(|| ExecProcess::of(thread).ok());
         self.standing.get_or_insert_with(|| WorkingDirectory::of(thread));

@@ -40,7 +40,8 @@ pub struct ChainFile {
 /// The file that must contain the first instruction of the new program.
 #[derive(Debug)]
 pub enum EntryPoint {
-    /// The judged file: no process can write the program, so its loader stays the same.
+    /// Not compared: no command can write the program, so it still names the loader that was
+    /// judged.
     Settled,
     /// The program has no loader.
     Program,

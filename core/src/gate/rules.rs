@@ -318,7 +318,7 @@ impl CompiledRule {
             keys.push((one.not, RuleTest::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let trusted_dirs = |(not, test): &(bool, RuleTest)| {
+        let identifies = |(not, test): &(bool, RuleTest)| {
             !not && matches!(test, RuleTest::Exe(_) | RuleTest::Glob(_) | RuleTest::Sha256(_))
         };
         let names = |(not, test): &(bool, RuleTest)| !not && test.is_of_file();
@@ -328,7 +328,7 @@ impl CompiledRule {
             rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
         Ok(CompiledRule {
             action: rule.action,
-            identifies: keys.iter().any(trusted_dirs),
+            identifies: keys.iter().any(identifies),
             follows,
             keys,
         })

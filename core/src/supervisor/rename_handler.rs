@@ -52,7 +52,7 @@ pub struct RenameHandler<'a> {
     waiting: VecDeque<InterceptedCall>,
     mover: Option<Mover>,
     /// A process has more restrictions than the child would have.
-    fenced_further: bool,
+    restricted_further: bool,
 }
 
 /// The child that moves a directory and answers the call.
@@ -84,7 +84,7 @@ impl<'a> RenameHandler<'a> {
             limits,
             waiting,
             mover,
-            fenced_further: false,
+            restricted_further: false,
         }
     }
 
@@ -101,10 +101,10 @@ impl<'a> RenameHandler<'a> {
     /// A call arrived.
     pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         let Some(rename_call) = RenameCall::of(&call) else {
-            self.fenced_further = true;
+            self.restricted_further = true;
             return listener.answer(&call, NotifyAnswer::Continue);
         };
-        if self.fenced_further
+        if self.restricted_further
             || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &rename_call)
         {
@@ -144,7 +144,7 @@ impl<'a> RenameHandler<'a> {
         let rename_call = RenameCall::of(&call)?;
         let caller = CallingProcess::of(call.thread).ok()?;
         let process = caller.open_proc_file("", PATH_DIR_FLAGS).ok()?;
-        if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
+        if self.restricted_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
         let (old, new) =

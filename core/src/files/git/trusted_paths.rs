@@ -107,8 +107,8 @@ pub fn by(
         // Git uses the last configured work tree for the repository itself, and linked work trees
         // as they are.
         None => {
-            let lines = lines.iter().filter(|lines| lines.key == ConfigKeyKind::WorkTree);
-            lines.map(|lines| resolved(own, &lines.value)).chain(tops_of(own)?).collect()
+            let lines = lines.iter().filter(|line| line.key == ConfigKeyKind::WorkTree);
+            lines.map(|line| resolved(own, &line.value)).chain(tops_of(own)?).collect()
         }
     };
     for ConfigLine { key, value, .. } in &lines {

@@ -87,7 +87,7 @@ impl GuardState {
         nodes: Watches,
         store: Quarantine,
         guards_git: bool,
-        scan_trees: ScanResult,
+        found: ScanResult,
         since: Timespec,
     ) -> GuardState {
         let ScanResult {
@@ -99,7 +99,7 @@ impl GuardState {
             flagged,
             mut masked,
             ..
-        } = scan_trees;
+        } = found;
         masked.sort_unstable();
         through.sort_unstable();
         held.sort_unstable();

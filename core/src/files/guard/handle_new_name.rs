@@ -38,7 +38,8 @@ impl NameHandler<'_> {
         kind: CoverKind,
         known: bool,
     ) -> Result<(), WalkError> {
-        // It still has its mount. In a copy its path is hidden.
+        // A known object that was moved still has its mount. In a copy it has none: a whiteout hides
+        // its old path.
         let known = dir.tree.writable && known;
         let moved_along = known && !self.state.direct && !self.state.again;
         if self.state.finishing || moved_along {
@@ -71,8 +72,8 @@ impl NameHandler<'_> {
         Ok(())
     }
 
-    /// A socket is the command's own, or leads outside. This is decided inside the sandbox. In a
-    /// copy no process outside reaches it.
+    /// A socket is the command's own, or leads outside. Init decides that, inside the sandbox. In a
+    /// copy it leads nowhere: the overlay shows another inode than the one that the host has bound.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
         if dir.tree.is_copy() || self.state.finishing {
             return Ok(());

@@ -34,7 +34,7 @@ use super::patterns::NamePatterns;
 use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
-use super::walk::{Below, Visitor, WalkError, Walker};
+use super::walk::{Below, Dir, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
@@ -47,7 +47,7 @@ use overlay_view::OverlayView;
 pub use saved_state::{MissingTree, SavedState};
 use watches::{NO_NODE, Watches};
 
-/// A command that makes more protected names than this is ended.
+/// A command that makes more protected names than this is ended: no usual work does that.
 const MAX_QUARANTINED: usize = 1000;
 /// Directories that can not be watched are scanned this often.
 const PATROL_INTERVAL: Duration = Duration::from_secs(1);
@@ -152,31 +152,26 @@ impl Guard {
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::has_end_signal);
         let mut nodes = Watches::default();
-        let mut scan_trees =
-            scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut |names,
-                                                                            dir|
-             -> Result<
-                u32,
-                GuardError,
-            > {
-                // In read-only trees the guard holds names that are denied by path. The directories
-                // above them are few.
-                let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
-                if !is_watched || dir.below == Below::Masked {
-                    return Ok(NO_NODE);
-                }
-                match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
-                    Ok(watch) => Ok(nodes.put_dir(watch, dir)),
-                    Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
-                }
-            })?;
-        let covers = std::mem::take(&mut scan_trees.covers);
-        let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
+        let mut watch_dir = |names: &NamePatterns, dir: &Dir<'_>| {
+            // In read-only trees the guard holds names that are denied by path. The directories
+            // above them are few.
+            let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
+            if !is_watched || dir.below == Below::Masked {
+                return Ok(NO_NODE);
+            }
+            match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
+                Ok(watch) => Ok(nodes.put_dir(watch, dir)),
+                Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
+            }
+        };
+        let mut found = scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut watch_dir)?;
+        let covers = std::mem::take(&mut found.covers);
+        let flagged = FlaggedNames::new(&roots, &found.flagged);
         let state = GuardState::new(
             nodes,
             Quarantine::new(quarantine_path),
             names.guards_git,
-            scan_trees,
+            found,
             since,
         );
         let mut guard = Guard {
@@ -457,7 +452,9 @@ impl Guard {
         }
     }
 
-    /// Watches covered names: if one goes away, its replacement must not count as new.
+    /// Watches covered names, because the guard has to know whether one goes away. An object that
+    /// comes to the name after that may be the command's. An object that replaces a name in one step
+    /// is the host's: inside, the name is a mount point.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {

@@ -39,7 +39,7 @@ pub struct OverlayView {
 
 /// The interval between two scans, if a scan takes less than a twentieth of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The overlay sets it on a directory that hides everything below.
+/// The overlay sets it on a directory that does not show the entries of the lower layer.
 const OPAQUE_XATTR: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.

@@ -229,7 +229,7 @@ impl Guard {
             born: (*seconds, *nanoseconds),
         };
         let objects = |list: &[ObjectNumbers]| list.iter().map(object).collect();
-        let scan_trees = ScanResult {
+        let found = ScanResult {
             held: memory
                 .held
                 .iter()
@@ -263,7 +263,7 @@ impl Guard {
             Watches::default(),
             Quarantine::new(quarantine_path),
             names.guards_git,
-            scan_trees,
+            found,
             since,
         );
         // No event tells what has happened since.

@@ -517,8 +517,8 @@ impl Walker {
     }
 }
 
-/// Does a symlink lead to a directory of installed packages, where protected names may be made and
-/// changes are not reported? Such a link counts itself.
+/// Does a symlink lead to a directory of installed packages? There protected names may be made, and
+/// changes are not reported. So such a link is flagged itself.
 fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;

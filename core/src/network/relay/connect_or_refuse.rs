@@ -109,7 +109,7 @@ impl<'t> Relay<'t> {
             return Turn::Wait;
         }
         let number = event(SERVER, generation, index);
-        let dialled = connection.dial(addresses, &self.origin(), self.now, number);
+        let dialled = connection.dial(addresses, &self.dialer(), self.now, number);
         self.after_dial(connection, dialled, Errno::HOSTUNREACH)
     }
 
@@ -128,7 +128,7 @@ impl<'t> Relay<'t> {
         is_known
     }
 
-    pub(super) fn origin(&self) -> Dialer<'_> {
+    pub(super) fn dialer(&self) -> Dialer<'_> {
         Dialer {
             table: self.table,
             guards: &self.guards,

@@ -131,9 +131,9 @@ pub enum Turn {
     Denied(SniffedDenial),
     /// Check what it waits for: [`PendingReason`].
     Decide,
-    /// The client sent a proxy request: call `accept_proxy_request`.
+    /// The client sent a proxy request: call `proxy_requested`.
     ProxyRequested(ProxyRequest),
-    /// The HTTP helper takes it: call `hand_over_client`.
+    /// The HTTP helper takes it: call `hand_over_connection`.
     HandedOver(HandoverKind),
     /// The greeting is refused: report the reason if there is one, then call `refuse_greeting`.
     ProxyRefused(Vec<u8>, Option<&'static str>),
@@ -307,11 +307,10 @@ impl<'t> Connection<'t> {
 
     /// Confirms the connection to a proxy client. False: the client does not take the reply.
     fn confirm_to_client(&self) -> bool {
-        let Some(confirm_to_client) = self.protocol.map(ProxyProtocol::success_reply) else {
+        let Some(reply) = self.protocol.map(ProxyProtocol::success_reply) else {
             return true;
         };
-        rustix::net::send(&self.client.socket, &confirm_to_client, SendFlags::NOSIGNAL)
-            == Ok(confirm_to_client.len())
+        rustix::net::send(&self.client.socket, &reply, SendFlags::NOSIGNAL) == Ok(reply.len())
     }
 
     /// Prepares the connection for the HTTP helper.
@@ -326,9 +325,9 @@ impl<'t> Connection<'t> {
         (self.client.socket, self.up.into_unsent(), self.target)
     }
 
-    /// True if a server was contacted. A server that is still being dialled when the client leaves
-    /// may have noticed it.
-    pub fn has_carried_bytes(&self) -> bool {
+    /// Was a server reached, or may it have been? A server that is still being dialled when the
+    /// client leaves may have noticed that.
+    pub fn may_have_reached_server(&self) -> bool {
         let is_outside =
             matches!(self.state, ConnectionState::Flowing | ConnectionState::Dialling(_))
                 && !self.was_refused;

@@ -31,7 +31,7 @@ impl<'t> Relay<'t> {
         };
         let (target, decision) = match entrance {
             // A proxy client names its target before it comes here.
-            ListenerKind::DialResult | ListenerKind::Proxy => {
+            ListenerKind::AnyHost | ListenerKind::Proxy => {
                 self.target_of(Host::Address(dialled.ip()), dialled.port())
             }
             ListenerKind::Local(port) => here(port, Direction::Local),

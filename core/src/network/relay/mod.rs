@@ -154,7 +154,7 @@ struct RelayListener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerKind {
     /// Any destination.
-    DialResult,
+    AnyHost,
     /// This port of the host.
     Local(u16),
     Published(PublishedPort),
@@ -216,7 +216,7 @@ impl<'t> Relay<'t> {
         sys::ignore_broken_pipe_signal();
         let max_connections = connection_limit();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let dialled = sockets.dialled.into_iter().map(|socket| (ListenerKind::DialResult, socket));
+        let dialled = sockets.dialled.into_iter().map(|socket| (ListenerKind::AnyHost, socket));
         let local =
             sockets.local.into_iter().map(|(port, socket)| (ListenerKind::Local(port), socket));
         let published = sockets
@@ -467,10 +467,10 @@ impl<'t> Relay<'t> {
             self.slots.len() - 1
         });
         let generation = self.slots[index].generation;
-        if kind == ListenerKind::DialResult && dialled.port() == 53 {
+        if kind == ListenerKind::AnyHost && dialled.port() == 53 {
             self.begin_dns_stream(client, generation, index);
         } else if kind == ListenerKind::Proxy
-            || (kind == ListenerKind::DialResult && dialled.ip() == PROXY.ip())
+            || (kind == ListenerKind::AnyHost && dialled.ip() == PROXY.ip())
         {
             self.begin_proxy_greeting(client, generation, index);
         } else {
@@ -550,7 +550,7 @@ impl<'t> Relay<'t> {
                 Turn::Decide => self.decide(&mut connection, generation, index),
                 Turn::Unreachable(errno) => {
                     let number = event(SERVER, generation, index);
-                    let dialled = connection.dial_next(&self.origin(), self.now, number);
+                    let dialled = connection.dial_next(&self.dialer(), self.now, number);
                     self.after_dial(&mut connection, dialled, errno)
                 }
                 Turn::ProxyRequested(request) => {
@@ -594,7 +594,7 @@ impl<'t> Relay<'t> {
             received: connection.received(),
             ms: (self.now - connection.began).as_millis(),
         };
-        let flowed = connection.has_carried_bytes();
+        let flowed = connection.may_have_reached_server();
         let target = connection.close(&mut self.tools);
         if flowed {
             let local = match target.direction {

@@ -118,7 +118,7 @@ fn names_are_answered_over_ipv6_and_tcp() {
             let mut answer = vec![0; u16::from_be_bytes(length).into()];
             stream.read_exact(&mut answer).unwrap();
             assert!(
-                answer.windows(16).any(|hand_over_connection| hand_over_connection == address),
+                answer.windows(16).any(|window| window == address),
                 "{answer:?} {}",
                 Ipv6Addr::from(address)
             );

@@ -82,7 +82,7 @@ impl OpenedGrant {
 }
 
 /// Is the network filtered without a namespace?
-fn is_pinned(plan: &Plan) -> bool {
+fn supervises_network(plan: &Plan) -> bool {
     plan.tier == Tier::Landlock && plan.network.is_some()
 }
 
@@ -456,13 +456,13 @@ pub fn create_ruleset(
     plan: &Plan,
     requested: &plan::Landlock,
 ) -> Result<(OwnedFd, i32), GrantError> {
-    let fenced = is_pinned(plan);
+    let supervised = supervises_network(plan);
     let actual_abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(GrantError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
     // This kernel has all rights and scopes of the plan: the plan was checked for that.
-    let ports = if fenced && actual_abi >= PORTS_ABI {
+    let ports = if supervised && actual_abi >= PORTS_ABI {
         (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
     } else {
         0

@@ -97,7 +97,7 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
                 let sent = request
                     .as_bytes()
                     .chunks(at_once)
-                    .try_for_each(|hand_over_connection| client.write_all(hand_over_connection));
+                    .try_for_each(|piece| client.write_all(piece));
                 let mut response = Vec::new();
                 let ended = client
                     .shutdown(Shutdown::Write)

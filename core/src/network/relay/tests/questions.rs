@@ -89,9 +89,9 @@ fn connections_to_one_host_and_port_share_a_question() {
         clients.clear();
         // `session` covers later connections, but no other host.
         assert_eq!(response(&mut networks.dial("new.example")), "here");
-        let message: Vec<Value> = (0..301).map(|_| networks.next_message()).collect();
-        assert!(message.iter().all(|message| message["action"] == "allow"));
-        let by = |by: &str| message.iter().filter(|message| message["by"] == by).count();
+        let messages: Vec<Value> = (0..301).map(|_| networks.next_message()).collect();
+        assert!(messages.iter().all(|message| message["action"] == "allow"));
+        let by = |by: &str| messages.iter().filter(|message| message["by"] == by).count();
         assert!(by("session") >= 1 && by("terminal") + by("session") == 301);
         let _client = networks.dial("other.example");
         assert_eq!(networks.next_message()["ask"]["host"], "other.example");

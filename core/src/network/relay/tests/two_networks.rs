@@ -260,9 +260,7 @@ impl TwoNetworks {
             0 => {
                 let at = answer
                     .windows(6)
-                    .rposition(|hand_over_connection| {
-                        hand_over_connection[..2] == [0, 4] && hand_over_connection[2] == 198
-                    })
+                    .rposition(|window| window[..2] == [0, 4] && window[2] == 198)
                     .unwrap();
                 Some(Ipv4Addr::new(answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5]))
             }
