@@ -44,7 +44,7 @@ PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-l
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml \
-	  --features force-unsupported --test unsupported
+	  --features force-unsupported --test unsupported_system
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(PARALLEL)
 

@@ -25,9 +25,9 @@ mod entry {
 }
 
 #[cfg(not(supported))]
-mod unsupported;
+mod unsupported_system;
 
 #[cfg(not(supported))]
 fn main() -> std::process::ExitCode {
-    unsupported::refuse()
+    unsupported_system::refuse()
 }

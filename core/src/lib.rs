@@ -1,9 +1,8 @@
-//! paddock-core carries out a plan: it closes a fence of kernel mechanisms around one command and
-//! stays, if it has to, until the command and all it started are gone. It reads no policy, knows no
-//! profile and believes nothing it is given.
+//! paddock-core applies a plan: it builds a sandbox around one command and, if the plan needs it,
+//! supervises until every process of the command has ended. It reads no policy, knows no profile,
+//! and trusts no input.
 //!
-//! A library because its root is one `cfg` away from being empty: where there is no such kernel,
-//! the programs take the other one.
+//! On other systems the library is empty, and both programs use `core/bin/unsupported_system.rs`.
 #![cfg(supported)]
 
 mod approve;

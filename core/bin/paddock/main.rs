@@ -5,15 +5,15 @@
 use std::process::ExitCode;
 
 #[cfg(supported)]
-mod memo;
+mod check_memo;
 
 #[cfg(not(supported))]
-#[path = "../unsupported.rs"]
-mod unsupported;
+#[path = "../unsupported_system.rs"]
+mod unsupported_system;
 
 fn main() -> ExitCode {
     #[cfg(supported)]
-    return memo::enter();
+    return check_memo::enter();
     #[cfg(not(supported))]
-    return unsupported::refuse();
+    return unsupported_system::refuse();
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use super::approver_process::{self, ApproverEvent, ApproverProcess, Question};
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::plan::{self, Action, Plan};
 
 /// The intercepted calls that change a terminal.
@@ -103,11 +103,11 @@ impl OpenQuestions {
     /// like a background process.
     pub fn take_terminal_call(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         if !self.approver.has_terminal() {
-            listener.answer(&call, CallAnswer::Continue);
+            listener.answer(&call, NotifyAnswer::Continue);
         } else if self.waiting_calls.len() < MAX_WAITING_CALLS {
             self.waiting_calls.push(call);
         } else {
-            listener.answer(&call, CallAnswer::Fail(Errno::IO));
+            listener.answer(&call, NotifyAnswer::Fail(Errno::IO));
         }
     }
 
@@ -123,7 +123,7 @@ impl OpenQuestions {
         if !self.waiting_calls.is_empty() && !self.approver.has_terminal() {
             for call in std::mem::take(&mut self.waiting_calls) {
                 if listener.still_waits(&call) {
-                    listener.answer(&call, CallAnswer::Continue);
+                    listener.answer(&call, NotifyAnswer::Continue);
                 }
             }
         }

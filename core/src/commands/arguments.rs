@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rustix::net::SocketType;
 
-use super::attempt::Operation;
 use super::error::Refusal;
+use super::try_file_access::Operation;
 use crate::kernel::{proc_text, sys};
 use crate::network::{CommandNetwork, RelayArguments};
 use crate::plan::PlanError;

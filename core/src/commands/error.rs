@@ -3,11 +3,11 @@
 
 use rustix::io::Errno;
 
-use super::host;
-use super::unreached::UnreachedError;
+use super::credential_command::UnreachedError;
+use super::host_facts;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamePatternsError;
-use crate::files::unfinished_scans::UnfinishedError;
+use crate::files::unfinished_scan_marks::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
 use crate::journal::JournalError;
@@ -85,7 +85,7 @@ impl Refusal {
 
     pub fn hint(&self) -> &str {
         if let Some(Errno::PERM | Errno::NOSYS) = self.of_a_mechanism()
-            && host::filtered()
+            && host_facts::filtered()
         {
             // src/paddock/plan/compile.py says the same.
             return "this process already has a system call filter, as in a container, which may \

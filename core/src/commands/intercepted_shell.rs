@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::error::Refusal;
-use super::{closed_links, standard_fds};
+use super::{close_link_targets, standard_fds};
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
@@ -268,8 +268,8 @@ impl ShellPlanFile {
 
     /// Has this process entered this very plan?
     fn inside(&self) -> bool {
-        let asked = self.token().map(|arguments| sys::numeric_syscall(libc::SYS_prctl, arguments));
-        asked == Some(Err(INSIDE_ERRNO))
+        let answer = self.token().map(|arguments| sys::numeric_syscall(libc::SYS_prctl, arguments));
+        answer == Some(Err(INSIDE_ERRNO))
     }
 
     /// Inside, the variable does not count: the caller may have set it.
@@ -285,7 +285,7 @@ impl ShellPlanFile {
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
-        closed_links::close(&mut plan)?;
+        close_link_targets::close(&mut plan)?;
         standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {
@@ -328,18 +328,18 @@ fn pipes() -> Vec<u32> {
     };
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-    let mut kept = Vec::new();
+    let mut inherited = Vec::new();
     while let Some(Ok(entry)) = entries.next() {
         let number = proc_text::number(entry.file_name().to_bytes())
             .and_then(|number| u32::try_from(number).ok());
         let Some(number) = number.filter(|number| *number > 2) else { continue };
         let stat = rustix::fs::statat(&dir, entry.file_name(), rustix::fs::AtFlags::empty());
         if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
-            kept.push(number);
+            inherited.push(number);
         }
     }
-    kept.sort_unstable();
-    kept
+    inherited.sort_unstable();
+    inherited
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use serde::Deserialize;
 
 use super::error::Refusal;
 use crate::gate::argv_text;
-use crate::gate::decide::decide;
+use crate::gate::decide_exec::decide;
 use crate::gate::interpreter_chain::{
     self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
 };
 use crate::gate::rules::{self, Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
-use crate::gate::trusted_dirs::TrustedDirs;
+use crate::gate::trusted_program_dirs::TrustedDirs;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
@@ -44,19 +44,19 @@ pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
         Err(ChainError::Unseen { named, .. }) => Some(named.clone()),
         _ => None,
     };
-    let (errno, verdict) = match (followed, &plan.gate) {
+    let (errno, decision) = match (followed, &plan.gate) {
         // An administrator may have registered an interpreter for it; the gate does not allow it.
         (Err(ChainError::Fails(Errno::NOEXEC)), None) => (None, None),
         (Err(ChainError::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
         (Err(ChainError::Unseen { why, .. }), Some(gate)) => {
-            let verdict =
+            let decision =
                 ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
-            (None, Some((verdict, None, gate)))
+            (None, Some((decision, None, gate)))
         }
         (Ok(_), Some(gate)) => {
-            let (verdict, approved) = judge(plan, gate, trusted_dirs.as_ref(), &question, &chain)?;
-            (None, Some((verdict, approved, gate)))
+            let (decision, approved) = judge(plan, gate, trusted_dirs.as_ref(), &question, &chain)?;
+            (None, Some((decision, approved, gate)))
         }
     };
     let mut out = String::from("{\"chain\":");
@@ -69,8 +69,8 @@ pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
     out.push_str(",\"errno\":");
     out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
     out.push_str(",\"decision\":");
-    match verdict {
-        Some((verdict, approved, gate)) => decision_json(&mut out, &verdict, approved, gate),
+    match decision {
+        Some((decision, approved, gate)) => decision_json(&mut out, &decision, approved, gate),
         None => out.push_str("null"),
     }
     out.push('}');
@@ -139,11 +139,11 @@ fn judge(
 
 fn decision_json(
     out: &mut String,
-    verdict: &ExecDecision,
+    decision: &ExecDecision,
     approved: Option<usize>,
     gate: &GatePlan,
 ) {
-    let (cause, rule, why) = match &verdict.cause {
+    let (cause, rule, why) = match &decision.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
         Cause::NotGranted => ("not-granted", None, None),
@@ -152,12 +152,12 @@ fn decision_json(
         Cause::Error { rule, why } => ("error", Some(*rule), Some(why.as_bytes())),
     };
     let _ =
-        write!(out, "{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());
+        write!(out, "{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", decision.action.name());
     rule_or_null(out, rule.and_then(|index| gate.rules.get(index)));
     out.push_str(",\"error\":");
     text_or_null(out, why);
     out.push_str(",\"doubted\":");
-    rule_or_null(out, verdict.doubted.and_then(|index| gate.rules.get(index)));
+    rule_or_null(out, decision.doubted.and_then(|index| gate.rules.get(index)));
     out.push_str(",\"approved\":");
     rule_or_null(out, approved.and_then(|index| gate.approved.get(index)));
     out.push('}');

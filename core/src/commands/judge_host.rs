@@ -25,13 +25,13 @@ pub fn report(question: &[u8]) -> Result<String, Refusal> {
     let question: HostToJudge = reader::from_slice(question).map_err(PlanError::Json)?;
     question.network.check()?;
     let table = HostTable::compile(&question.network)?;
-    let verdict = match Host::read(question.host.as_bytes()) {
+    let decision = match Host::read(question.host.as_bytes()) {
         Some(Host::Name(name)) => table.judge_name(&name, Some(question.port)),
         Some(Host::Address(address)) => table.judge_address(address, question.port),
         None => HostDecision { action: Action::Deny, rule: None, reason: Some(ODD) },
     };
-    let mut out = format!("{{\"action\":\"{}\",\"rule\":", verdict.action.name());
-    match verdict.rule {
+    let mut out = format!("{{\"action\":\"{}\",\"rule\":", decision.action.name());
+    match decision.rule {
         Some(rule) => {
             out.push_str("{\"host\":");
             writer::string(&mut out, rule.host.as_bytes(), NonUtf8::Surrogate);
@@ -42,7 +42,7 @@ pub fn report(question: &[u8]) -> Result<String, Refusal> {
         None => out.push_str("null"),
     }
     out.push_str(",\"reason\":");
-    match verdict.reason {
+    match decision.reason {
         Some(reason) => writer::string(&mut out, reason.as_bytes(), NonUtf8::Surrogate),
         None => out.push_str("null"),
     }

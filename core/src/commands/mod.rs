@@ -1,21 +1,21 @@
 //! One file for each verb of `paddock-core`. The only room that knows all others.
 
 mod arguments;
-mod attempt;
-mod closed_links;
+mod close_link_targets;
+mod credential_command;
 mod error;
 mod exec_server;
-mod host;
+mod host_facts;
 mod intercepted_shell;
 mod judge_exec;
 mod judge_host;
 mod plan_fd;
 mod probe;
-mod record;
-mod redact;
+mod record_events;
+mod redact_server;
 mod run;
 mod standard_fds;
-mod unreached;
+mod try_file_access;
 
 use std::ffi::CString;
 
@@ -29,7 +29,7 @@ use crate::network;
 use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::sandbox::{full_tier, init, preflight};
-use crate::supervisor::finish_scans;
+use crate::supervisor::finish_earlier_scans;
 use crate::supervisor::session_owner::SessionOwner;
 
 /// Called by the C library's start code, through `core/bin/paddock_core.rs`.
@@ -67,7 +67,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             let argv = arguments.command()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            unreached::execute(&plan, argv)
+            credential_command::execute(&plan, argv)
         }
         Some(b"attend") => {
             let grace = arguments.grace()?;
@@ -76,41 +76,41 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"relay") => {
             let plan_fd = arguments.plan_fd()?;
-            let (line, given) = arguments.sockets()?;
+            let (socket, relay_arguments) = arguments.sockets()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            Ok(network::run_relay(&plan, line, given)?)
+            Ok(network::run_relay(&plan, socket, relay_arguments)?)
         }
         Some(b"record") => {
             let plan_fd = arguments.plan_fd()?;
-            let line = arguments.line()?;
+            let socket = arguments.line()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            record::serve(&plan, uid, &line)
+            record_events::serve(&plan, uid, &socket)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            closed_links::close(&mut plan)?;
+            close_link_targets::close(&mut plan)?;
             print(&preflight::report(&plan, uid)?)
         }
         Some(b"covers") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            closed_links::close(&mut plan)?;
+            close_link_targets::close(&mut plan)?;
             print(&full_tier::report(&plan)?)
         }
         Some(b"closed") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            closed_links::close(&mut plan)?;
-            print(&closed_links::report(&plan))
+            close_link_targets::close(&mut plan)?;
+            print(&close_link_targets::report(&plan))
         }
         Some(b"links") => {
             arguments.end()?;
-            print(&closed_links::answer(&question()?)?)
+            print(&close_link_targets::answer(&question()?)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
@@ -118,8 +118,8 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let path = arguments.path()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            closed_links::close(&mut plan)?;
-            print(&attempt::report(&plan, operation, &path)?)
+            close_link_targets::close(&mut plan)?;
+            print(&try_file_access::report(&plan, operation, &path)?)
         }
         Some(b"judge") => {
             let plan_fd = arguments.plan_fd()?;
@@ -133,7 +133,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"redact") => {
             arguments.end()?;
-            redact::serve()
+            redact_server::serve()
         }
         Some(b"regexes") => {
             arguments.end()?;
@@ -158,11 +158,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             print(if git::may_be_applied(path, place, &question()?) { "true" } else { "false" })
         }
         Some(b"finish") => {
-            let sessions = finish_scans::sessions(arguments.path()?.as_bytes());
+            let sessions = finish_earlier_scans::sessions(arguments.path()?.as_bytes());
             arguments.end()?;
             let sessions =
                 sessions.ok_or(Refusal::Usage("finish needs the directory of the sessions"))?;
-            print(&finish_scans::report(&sessions, uid)?)
+            print(&finish_earlier_scans::report(&sessions, uid)?)
         }
         Some(b"--version") => {
             let verbose = arguments.flag(b"--verbose");
@@ -176,7 +176,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"host") => {
             arguments.end()?;
-            print(&host::report())
+            print(&host_facts::report())
         }
         _ => Err(Refusal::Usage("no such command")),
     }

@@ -20,7 +20,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::error::Refusal;
 use crate::kernel::errno_names;
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::kernel::sys::{self, Instruction, trace};
 use crate::network::{namespace, supervised_connect};
 use crate::plan::rights::{self, Rights};
@@ -81,7 +81,7 @@ enum ProbeOutcome {
     Refused(Errno),
     Killed(i32),
     /// The restriction itself could not be applied.
-    Unfenced(Errno),
+    NotRestricted(Errno),
     /// The child could not be started.
     NotRun(Errno),
 }
@@ -92,7 +92,7 @@ impl ProbeOutcome {
             ProbeOutcome::Done => "succeeded".to_owned(),
             ProbeOutcome::Refused(errno) => errno_names::errno(errno),
             ProbeOutcome::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
-            ProbeOutcome::Unfenced(errno) => {
+            ProbeOutcome::NotRestricted(errno) => {
                 format!("the mechanism is not available: {}", errno_names::errno(errno))
             }
             ProbeOutcome::NotRun(errno) => {
@@ -189,7 +189,7 @@ fn see(restrictions: ProbeAct<'_>, act: ProbeAct<'_>) -> ProbeOutcome {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => ProbeOutcome::Done,
         (Some(code), _) if code & UNFENCED != 0 => {
-            ProbeOutcome::Unfenced(Errno::from_raw_os_error(code & 0x7F))
+            ProbeOutcome::NotRestricted(Errno::from_raw_os_error(code & 0x7F))
         }
         (Some(code), _) => ProbeOutcome::Refused(Errno::from_raw_os_error(code)),
         (None, signal) => ProbeOutcome::Killed(signal.unwrap_or_default()),
@@ -430,10 +430,10 @@ fn landlock_ports(_: &ProbeScene) -> ProbeResult {
         let connected = TcpStream::connect(address);
         connected.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
-    let verdict =
+    let result =
         compare(ProbeOutcome::Done, &restrictions, &connect, ProbeOutcome::Refused(Errno::ACCESS));
     drop(listener);
-    verdict
+    result
 }
 
 /// The supervisor needs this call to connect sockets of the command in the landlock tier. Filters

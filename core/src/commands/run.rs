@@ -13,11 +13,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::Refusal;
-use super::{closed_links, plan_fd, standard_fds};
+use super::{close_link_targets, plan_fd, standard_fds};
 use crate::approve::approver_process::ApproverProcess;
 use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
-use crate::files::unfinished_scans::Mark;
+use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::ExecGate;
@@ -25,7 +25,7 @@ use crate::journal::event::exec::ExecReport;
 use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::{self, Event};
 use crate::journal::{self, Journal, JournalError};
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{ancestry, errno_names, stderr};
@@ -52,7 +52,7 @@ use crate::sandbox::temp_dir::TempDir;
 use crate::sandbox::{environment, init_channel};
 use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
 use crate::supervisor::event_loop::{self, SuperviseError, SupervisedCommand};
-use crate::supervisor::finish_scans;
+use crate::supervisor::finish_earlier_scans;
 use crate::supervisor::observer::Observer;
 use crate::supervisor::rename_handler::RenameHandler;
 use crate::supervisor::session_owner::SessionOwner;
@@ -180,8 +180,8 @@ impl Run<'_> {
         approver: ApproverProcess,
     ) -> Result<RunResult, Refusal> {
         let print = &mut |line: &str| stderr::print_line("paddock", line);
-        finish_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
-        closed_links::close(&mut self.plan)?;
+        finish_earlier_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
+        close_link_targets::close(&mut self.plan)?;
         let Prepared { gate, limits, network, restrictions } = self.prepare()?;
         // Every error in a path is found before the command starts. Namespaces take long to make:
         // with them the paths are checked while init makes them.

@@ -364,10 +364,10 @@ mod tests {
     fn an_invalid_answer_has_no_name() {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
             let mut attributes = Vec::new();
-            let outcome = read(noise, &mut |message| {
+            let result = read(noise, &mut |message| {
                 attributes.extend(attribute(message, UNIX_DIAG_NAME).map(<[u8]>::to_vec))
             });
-            assert_eq!((outcome, attributes), (Ok(false), Vec::new()));
+            assert_eq!((result, attributes), (Ok(false), Vec::new()));
         }
         let mut refused = 20_u32.to_ne_bytes().to_vec();
         refused.extend([libc::NLMSG_ERROR as u8, 0]);

@@ -6,7 +6,7 @@
 //!
 //! The core does that, not the plan. Plans are cached, and programs write to such directories all
 //! the time: a plan that depends on their listings would be compiled at nearly every start. Python
-//! asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
+//! asks for the same by the verbs `closed` and `links` (`commands/close_link_targets.rs`).
 
 use std::os::fd::OwnedFd;
 
@@ -62,8 +62,10 @@ pub fn links_inside<'p>(
     let all = ProtectedNames { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
     let mut names = NamePatterns::new(&[], &[all], &[], &[])?;
     let roots = TreeRoots::open(&trees, &[])?;
-    let (mut walker, mut found) =
-        (Walker::default(), LinkVisitor { links: Vec::new(), directories: 0, kept: 0 });
+    let (mut walker, mut found) = (
+        Walker::default(),
+        LinkVisitor { links: Vec::new(), directories: 0, stored_path_bytes: 0 },
+    );
     for index in 0..roots.trees.len() {
         walker.tree(&mut names, &roots, index, &mut found)?;
     }
@@ -84,7 +86,7 @@ fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
         Err(_) => {}
     }
     let real = match resolved_path::follow(place.as_bytes()) {
-        Ok(way) => previously_writable::absolute(way.real).map_err(failed)?,
+        Ok(followed) => previously_writable::absolute(followed.real).map_err(failed)?,
         Err(Errno::LOOP) => return Ok(None), // the link leads nowhere
         Err(source) => return Err(failed(source)),
     };
@@ -100,7 +102,7 @@ struct LinkVisitor {
     links: Vec<AbsPath>,
     directories: usize,
     /// Bytes of the paths that were found.
-    kept: usize,
+    stored_path_bytes: usize,
 }
 
 impl Visitor for LinkVisitor {
@@ -136,7 +138,7 @@ impl Visitor for LinkVisitor {
     ) -> Result<Option<Below>, WalkError> {
         if entry.file_type == FileType::Symlink {
             let path = dir.absolute(entry.name.to_bytes())?;
-            walk::keep(&mut self.kept, path.as_bytes())?;
+            walk::count_stored_path(&mut self.stored_path_bytes, path.as_bytes())?;
             self.links.push(path);
         }
         Ok(None)

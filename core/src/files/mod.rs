@@ -17,6 +17,6 @@ pub mod symlink;
 #[cfg(test)]
 pub mod test_tree;
 pub mod tree_roots;
-pub mod unfinished_scans;
+pub mod unfinished_scan_marks;
 pub mod walk;
 pub mod workspace;

@@ -90,11 +90,11 @@ impl WritableTrees {
                 || (plan.tier == Tier::Full && plan::is_private_path(&grant.path))
         };
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
-        let given = writable
+        let paths = writable
             .map(|grant| &grant.path)
             .chain(requested.previously_writable.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
-            .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
+            .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |followed| followed.real);
         let mut trees = WritableTrees {
             names: Vec::new(),
             identities: requested
@@ -105,17 +105,17 @@ impl WritableTrees {
                 .collect(),
             temporary: plan::temp_path_prefix(&parent, plan.user.uid),
         };
-        let mut given: Vec<&AbsPath> = given.chain([&plan.cwd]).collect();
-        given.sort_unstable();
-        given.dedup();
-        for path in given {
+        let mut paths: Vec<&AbsPath> = paths.chain([&plan.cwd]).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        for path in paths {
             let unknown = |source| UnknownTree { path: path.clone(), source };
-            let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
-            trees.identities.extend(way.resolved.object);
+            let followed = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
+            trees.identities.extend(followed.resolved.object);
             // The unresolved name counts as well: it led to itself when a command could write it.
             trees.names.push(path.clone());
-            if !way.links.is_empty() {
-                trees.names.push(absolute(way.real).map_err(unknown)?);
+            if !followed.links.is_empty() {
+                trees.names.push(absolute(followed.real).map_err(unknown)?);
             }
         }
         Ok(trees)

@@ -31,7 +31,7 @@ pub type Spared<'a> = dyn Fn(Object) -> bool + 'a;
 #[derive(Debug, PartialEq, Eq)]
 pub enum RemovalResult {
     /// Moved, and where it is kept. Not whole if it was too large to copy.
-    Quarantined { kept: AbsPath, whole: bool },
+    Quarantined { moved_to: AbsPath, whole: bool },
     /// Removed for good: it could not be kept.
     Removed(Errno),
     /// Nothing has the name any more, or a spared object has it.
@@ -72,7 +72,7 @@ impl Quarantine {
         }
         let source = match self.keep(dir, name, &stays, spared) {
             Err(source) => source,
-            kept => return kept,
+            moved => return moved,
         };
         match CopyJob::new(0, 0, &stays, spared).carry(dir, name, dir) {
             Ok(()) => Ok(RemovalResult::Removed(source)),
@@ -90,13 +90,13 @@ impl Quarantine {
         spared: &Spared<'_>,
     ) -> Result<RemovalResult, Errno> {
         let (number, slot) = self.slot()?;
-        let outcome = match rename(dir, name, slot.as_fd(), name) {
+        let result = match rename(dir, name, slot.as_fd(), name) {
             Err(Errno::ACCESS | Errno::PERM) => {
                 with_rights(dir, name, || rename(dir, name, slot.as_fd(), name))
             }
-            outcome => outcome,
+            result => result,
         };
-        let whole = match outcome {
+        let whole = match result {
             Ok(()) => {
                 let object = Object::at(&slot, name)?;
                 // If the name has another object by now, it stays here, and that is reported.
@@ -113,10 +113,11 @@ impl Quarantine {
             Err(error) => Err(error),
         };
         let whole = whole.inspect_err(|_| self.discard(number))?;
-        let kept =
+        let moved_to =
             [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
-        let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
-        Ok(RemovalResult::Quarantined { kept, whole })
+        let moved_to =
+            Text::from_bytes(moved_to).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
+        Ok(RemovalResult::Quarantined { moved_to, whole })
     }
 
     /// A new directory. Numbers that an earlier part of the session used are skipped.
@@ -182,7 +183,7 @@ fn rename(
     match rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE) {
         // A file system without the flag. Only this process uses the slot, so it is empty.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::renameat(from, name, to, new_name),
-        outcome => outcome,
+        result => result,
     }
 }
 
@@ -200,13 +201,13 @@ fn with_rights(
             give_rights(object.as_fd(), &stat)?;
         }
     }
-    let outcome = act();
+    let result = act();
     let mut buffer = [0; 32];
     let _ = rustix::fs::chmod(
         open_beneath::proc_fd_path(dir, &mut buffer),
         Mode::from_raw_mode(before.st_mode & 0o7777),
     );
-    outcome
+    result
 }
 
 /// chmod through the descriptor: by name it would follow a symlink.

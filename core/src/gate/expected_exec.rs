@@ -1,8 +1,8 @@
 //! What an exec is about to do: its file, its interpreters, and its arguments.
 //!
 //! All of it is read from memory and names that others can change meanwhile. So it is an
-//! expectation, good enough to judge. The exec stop checks whether it came true (`gate/verify.rs`),
-//! before the new program runs.
+//! expectation, good enough to judge. The exec stop checks whether it came true
+//! (`gate/verify_exec.rs`), before the new program runs.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::interpreter_chain::{
     self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
 };
-use super::trusted_dirs::TrustedDirs;
+use super::trusted_program_dirs::TrustedDirs;
 use crate::journal::event::exec::{ExecProcess, nul_separated};
 use crate::kernel::calling_process::{CallingProcess, WorkingDirectory, proc_path};
 use crate::kernel::process_memory::ProcessMemory;
@@ -175,8 +175,8 @@ impl ExpectedExec {
         })
     }
 
-    /// Reads the facts that only a person's answer depends on. The pid may already belong to
-    /// another process, as always.
+    /// Reads what no rule needed, for the question and the journal. If the thread has ended, its
+    /// number may belong to another process: before a question the caller checks `still_waits`.
     pub fn complete(&mut self, thread: u32) {
         self.process = self.process.or_else(|| ExecProcess::of(thread).ok());
         self.standing.get_or_insert_with(|| WorkingDirectory::of(thread));

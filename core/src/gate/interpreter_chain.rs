@@ -10,10 +10,10 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use super::decide;
+use super::decide_exec;
 use super::file_format::ProgramFormat;
 use super::rules::ExecFile;
-use super::trusted_dirs::TrustedDirs;
+use super::trusted_program_dirs::TrustedDirs;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;
@@ -27,7 +27,7 @@ pub struct ChainFile {
     pub named: Vec<u8>,
     pub real: Vec<u8>,
     /// A real shell, below the program that is mounted over it. It is named by its former path.
-    pub kept: bool,
+    pub is_real_shell: bool,
     /// The argument of its `#!` line.
     pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
@@ -40,7 +40,8 @@ pub struct ChainFile {
 /// The file that must contain the first instruction of the new program.
 #[derive(Debug)]
 pub enum EntryPoint {
-    /// The judged file: no process can write the program, so its loader stays the same.
+    /// Not compared: no command can write the program, so it still names the loader that was
+    /// judged.
     Settled,
     /// The program has no loader.
     Program,
@@ -129,10 +130,10 @@ pub fn follow(
             ProgramFormat::Script { .. } if chain.len() == MAX_INTERPRETERS => {
                 return Err(Errno::LOOP.into());
             }
-            ProgramFormat::Script { interpreter, argument: told } => {
+            ProgramFormat::Script { interpreter, argument: script_argument } => {
                 chain.push(link);
                 file = open(&interpreter).map_err(through_descriptor(&interpreter))?;
-                (named, argument) = (interpreter, told);
+                (named, argument) = (interpreter, script_argument);
             }
             ProgramFormat::Cut => {
                 return Err(unseen("its first line is longer than the kernel accepts"));
@@ -266,11 +267,11 @@ impl ChainFile {
         let number = DecInt::from_fd(&file);
         let found =
             rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
-        let (real, kept) = original_shell(&found)
+        let (real, is_real_shell) = original_shell(&found)
             .map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
         let (identity, state, only) =
             (Identity::from(&stat), FileState::from(&stat), stat.st_nlink == 1);
-        Ok(ChainFile { named, real, kept, argument, identity, state, only, file })
+        Ok(ChainFile { named, real, is_real_shell, argument, identity, state, only, file })
     }
 
     pub fn as_file(&self) -> ExecFile<'_> {
@@ -278,7 +279,7 @@ impl ChainFile {
     }
 
     pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
-        decide::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
+        decide_exec::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
     }
 
     fn is_called_loader(&self) -> bool {

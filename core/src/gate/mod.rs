@@ -5,55 +5,51 @@
 //! ask a person (`approve/approver_process.rs`). An allowed exec is traced until it is done,
 //! because the kernel reads path and arguments again, and they may have changed. Before the new
 //! program runs its first instruction, the gate compares it with what was judged
-//! (`gate/verify.rs`), and kills it if it differs.
+//! (`gate/verify_exec.rs`), and kills it if it differs.
 //!
 //! Nothing here blocks: an exec that waits for a person stays pending while all others are served.
 
 pub mod argv_hosts;
 pub mod argv_text;
-pub mod decide;
+pub mod decide_exec;
 mod exec_message;
+mod exec_questions;
 pub mod expected_exec;
 mod file_format;
 pub mod interpreter_chain;
 mod loader;
 pub mod rules;
 mod shells;
-pub mod trusted_dirs;
-mod verify;
+mod traced_execs;
+pub mod trusted_program_dirs;
+mod verify_exec;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::process::{Resource, Rlimit};
 
+use self::exec_questions::{ExecQuestion, MAX_DENIALS};
 use self::expected_exec::{CallerView, ExpectedExec, NotJudged, UnseenCall};
 use self::interpreter_chain::{ChainFile, FileState};
 use self::rules::{
     Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, ParentProcess, RuleError,
 };
 use self::shells::InterceptedShells;
-use self::trusted_dirs::TrustedDirs;
-use crate::approve::approver_process;
-use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
+use self::traced_execs::Admitted;
+use self::trusted_program_dirs::TrustedDirs;
+use crate::approve::open_questions::OpenQuestions;
 use crate::journal::event::exec::{self, ExecProcess, ExecReport, ExecResult};
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
-use crate::kernel::sys::trace::{self, TraceStop};
-use crate::kernel::{ancestry, calling_process};
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
+
+use crate::kernel::ancestry;
 use crate::plan::{self, Action, Plan, original_shell};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
-/// More than a person will answer. Each question keeps its files open.
-const MAX_OPEN_QUESTIONS: usize = 2048;
 const MAX_DIGESTS: usize = 1024;
-/// Time for a withdrawn question to leave the screen.
-const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(500);
-/// Denials that are kept for the process that met them.
-const MAX_DENIALS: usize = 64;
 /// The interval between two checks whether the waiting processes still exist.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -81,30 +77,6 @@ pub struct ExecGate {
     command: Option<ExecProcess>,
 }
 
-/// An exec that a person is asked about.
-struct ExecQuestion {
-    id: u64,
-    call: InterceptedCall,
-    expected: ExpectedExec,
-    verdict: ExecDecision,
-    since: Instant,
-    deadline: Instant,
-    /// The time is over. The question has to leave the screen before the process goes on and writes
-    /// there.
-    withdrawn: bool,
-}
-
-/// An exec that was allowed.
-struct Admitted {
-    call: InterceptedCall,
-    expected: ExpectedExec,
-    decision: DecisionReason,
-    /// Its directory in /proc, opened while the kernel works. None: the process has ended.
-    own: Option<OwnedFd>,
-    /// It was not what was judged, and was killed.
-    killed: bool,
-}
-
 /// Why an exec is allowed or denied.
 #[derive(Clone, Debug)]
 struct DecisionReason {
@@ -126,11 +98,13 @@ impl ExecGate {
         if nested {
             return Err(RuleError::Namespaces);
         }
-        // /proc/PID/mem writes memory without a ptrace call.
+        // Through /proc/PID/mem a command changes another program after the gate has compared it.
+        // The filter denies ptrace for the same reason, but does not see this write.
         let files = plan.files.as_ref();
         if !requested.trace
-            && let Some(grant) = files
-                .and_then(|files| files.grants.iter().find(|grant| trusted_dirs::rewrites(grant)))
+            && let Some(grant) = files.and_then(|files| {
+                files.grants.iter().find(|grant| trusted_program_dirs::rewrites(grant))
+            })
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
@@ -181,6 +155,12 @@ impl ExecGate {
         self.is_tracing() && self.pending.is_empty()
     }
 
+    /// Serves all traced and pending execs.
+    pub fn turn(&mut self, listener: &NotifyListener, questions: &mut OpenQuestions) {
+        self.check_traced(listener);
+        self.serve_questions(listener, questions);
+    }
+
     pub fn decided(&mut self) -> Vec<ExecReport> {
         std::mem::take(&mut self.decided)
     }
@@ -202,24 +182,24 @@ impl ExecGate {
         let mut expected = match expected {
             Ok(expected) => expected,
             Err(NotJudged::Fails(errno)) => {
-                return listener.answer(&call, CallAnswer::Fail(errno));
+                return listener.answer(&call, NotifyAnswer::Fail(errno));
             }
             Err(NotJudged::Unseen { call: unseen, why }) => {
-                let decision = DecisionReason {
+                let decision_reason = DecisionReason {
                     rule: None,
                     reason: Some(why.to_owned()),
                     by: None,
                     asked_ms: None,
                 };
                 let UnseenCall { exe, argv, cwd, process } = *unseen;
-                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision);
-                return listener.answer(&call, CallAnswer::Fail(Errno::ACCESS));
+                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision_reason);
+                return listener.answer(&call, NotifyAnswer::Fail(Errno::ACCESS));
             }
         };
         let command = *self.command.get_or_insert(expected.process());
-        if expected.chain.last().is_some_and(|link| link.kept) {
+        if expected.chain.last().is_some_and(|link| link.is_real_shell) {
             return match self.shells.continued(&expected) {
-                Some(decision) => self.admit(listener, call, expected, decision),
+                Some(decision_reason) => self.admit(listener, call, expected, decision_reason),
                 None => {
                     expected.complete(call.thread);
                     let reason = Some(shells::REAL_SHELL_REASON.to_owned());
@@ -233,35 +213,35 @@ impl ExecGate {
             };
         }
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
-        if arrived.elapsed() > timeout && verdict.action != Action::Deny {
-            verdict = ExecDecision { action: Action::Deny, cause: Cause::Late, doubted: None };
+        let (mut decision, approved) = self.judge(&mut expected, command, arrived + timeout);
+        if arrived.elapsed() > timeout && decision.action != Action::Deny {
+            decision = ExecDecision { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
-        let decision = self.decision(&verdict);
-        if verdict.action != Action::Allow {
+        let decision_reason = self.reason_for(&decision);
+        if decision.action != Action::Allow {
             expected.complete(call.thread);
             if !listener.still_waits(&call) {
                 return;
             }
         }
-        match verdict.action {
-            Action::Allow => self.admit(listener, call, expected, decision),
-            Action::Deny => self.deny(listener, &call, expected, decision),
+        match decision.action {
+            Action::Allow => self.admit(listener, call, expected, decision_reason),
+            Action::Deny => self.deny(listener, &call, expected, decision_reason),
             Action::Ask if approved.is_some() => {
                 let by = approved
                     .and_then(|rule| self.plan.approved.get(rule))
                     .map(|rule| rule.source.to_string());
-                self.admit(listener, call, expected, DecisionReason { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision_reason });
             }
             Action::Ask if self.allowed.contains(&expected.fingerprint()) => {
                 let by = Some("session".to_owned());
-                self.admit(listener, call, expected, DecisionReason { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision_reason });
             }
             Action::Ask if self.denied.contains(&(expected.pid, expected.fingerprint())) => {
                 let reason = Some("it was denied just now".to_owned());
-                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
+                self.deny(listener, &call, expected, DecisionReason { reason, ..decision_reason });
             }
-            Action::Ask => self.ask(listener, call, expected, verdict, questions),
+            Action::Ask => self.ask(listener, call, expected, decision, questions),
         }
     }
 
@@ -317,10 +297,10 @@ impl ExecGate {
                 Ok(digest)
             },
         };
-        let (verdict, approved) =
-            decide::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
+        let (decision, approved) =
+            decide_exec::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
-        (verdict, approved)
+        (decision, approved)
     }
 
     /// The program and the arguments of the parent process. None: it has ended, or can not be read.
@@ -334,11 +314,11 @@ impl ExecGate {
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 
-    fn decision(&self, verdict: &ExecDecision) -> DecisionReason {
+    fn reason_for(&self, decision: &ExecDecision) -> DecisionReason {
         let own = |rule: usize| {
             self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string)
         };
-        let (rule, reason) = match &verdict.cause {
+        let (rule, reason) = match &decision.cause {
             Cause::Rule(rule) => (Some(*rule), own(*rule)),
             Cause::Default => (None, None),
             Cause::NotGranted => (
@@ -364,338 +344,23 @@ impl ExecGate {
         listener: &NotifyListener,
         call: &InterceptedCall,
         expected: ExpectedExec,
-        decision: DecisionReason,
+        decision_reason: DecisionReason,
     ) {
-        // While the call waits, the pid stays the same process.
-        self.record(expected, ExecResult::Denied, decision);
-        listener.answer(call, CallAnswer::Fail(Errno::ACCESS));
+        // Recorded before the answer: while the call waits, the pid is still that process.
+        self.record(expected, ExecResult::Denied, decision_reason);
+        listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
     }
 
-    /// Allows an exec. The call was just seen to wait.
-    fn admit(
+    fn record(
         &mut self,
-        listener: &NotifyListener,
-        call: InterceptedCall,
         expected: ExpectedExec,
-        decision: DecisionReason,
+        result: ExecResult,
+        decision_reason: DecisionReason,
     ) {
-        self.shells.note(&expected, &decision);
-        let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
-        // One exec of each process at a time. A thread that execs holds a lock that the tracer
-        // needs for its siblings. It waits until the tracer has reaped them.
-        let process = admitted.expected.pid;
-        if self.traced.iter().any(|other| other.expected.pid == process) {
-            return self.queued.push(admitted);
-        }
-        match trace::seize(call.thread) {
-            Ok(()) => {
-                // The thread stays in its call, as the filter demands. The interrupt takes effect
-                // when the call returns to the old program.
-                let _ = trace::interrupt(call.thread);
-                listener.answer(&call, CallAnswer::Continue);
-                // Done while the kernel works. The process is traced, so its pid is not reused.
-                admitted.own = calling_process::proc_directory(process).ok();
-                admitted.expected.process =
-                    admitted.expected.process.or_else(|| ExecProcess::of(process).ok());
-                self.traced.push(admitted);
-            }
-            Err(_) if self.plan.trace => {
-                admitted.expected.complete(call.thread);
-                listener.answer(&call, CallAnswer::Continue);
-                let Admitted { expected, decision, .. } = admitted;
-                self.record(expected, ExecResult::Ran { verified: false }, decision);
-            }
-            Err(_) if !listener.still_waits(&call) => {} // the process was killed
-            Err(_) => {
-                let why = match expected_exec::is_traced(call.thread) {
-                    false => {
-                        "the kernel denies access to the process (check \
-                        kernel.yama.ptrace_scope)"
-                    }
-                    true => "another program traces it",
-                };
-                let reason = Some(format!("the started program could not be checked: {why}"));
-                admitted.expected.complete(call.thread);
-                self.deny(
-                    listener,
-                    &call,
-                    admitted.expected,
-                    DecisionReason { reason, ..admitted.decision },
-                );
-            }
-        }
-    }
-
-    fn ask(
-        &mut self,
-        listener: &NotifyListener,
-        call: InterceptedCall,
-        expected: ExpectedExec,
-        verdict: ExecDecision,
-        questions: &mut OpenQuestions,
-    ) {
-        let pending = if self.pending.len() < MAX_OPEN_QUESTIONS {
-            self.question(&expected, &verdict, questions)
-        } else {
-            Err("too many questions wait for an answer".to_owned())
-        };
-        match pending {
-            Ok(id) => {
-                let since = Instant::now();
-                let deadline = since + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.pending.push(ExecQuestion {
-                    id,
-                    call,
-                    expected,
-                    verdict,
-                    since,
-                    deadline,
-                    withdrawn: false,
-                });
-            }
-            Err(why) => {
-                let decision = self.decision(&verdict);
-                let reason = Some(format!("no approver is available: {why}"));
-                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
-            }
-        }
-    }
-
-    fn question(
-        &mut self,
-        expected: &ExpectedExec,
-        verdict: &ExecDecision,
-        questions: &mut OpenQuestions,
-    ) -> Result<u64, String> {
-        let command = self.command.unwrap_or_default();
-        let parent = self.parent_of(expected.process(), command);
-        let parent_argv =
-            parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
-        let rule = match verdict.cause {
-            Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
-            _ => None,
-        };
-        let decision = self.decision(verdict);
-        questions.ask(&approver_process::Question::Exec(approver_process::ExecPrompt {
-            exe: expected.exe(),
-            chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
-            argv: &expected.arguments(),
-            cwd: expected.cwd(),
-            pid: expected.pid,
-            parent: parent.as_ref().map(|(exe, _)| (exe.as_slice(), parent_argv.as_slice())),
-            rule: rule.map(|rule| rule.id.as_bytes()),
-            source: rule.map_or(b"", |rule| rule.source.as_bytes()),
-            reason: decision.reason.as_deref().map(str::as_bytes),
-            timeout_s: self.plan.ask_timeout_s.into(),
-        }))
-    }
-
-    /// Serves all traced and pending execs.
-    pub fn turn(&mut self, listener: &NotifyListener, questions: &mut OpenQuestions) {
-        self.check_traced(listener);
-        if self.pending.is_empty() {
-            return;
-        }
-        for QuestionAnswer { id, answer, by } in
-            questions.take_answers(|id| self.pending.iter().any(|pending| pending.id == id))
-        {
-            self.answered(listener, id, answer, by);
-        }
-        if questions.is_approver_gone() {
-            self.dismiss(listener, |_| true, "the approver has ended", questions);
-        }
-        let now = Instant::now();
-        let gone: Vec<u64> = self
-            .pending
-            .iter()
-            .filter(|pending| !listener.still_waits(&pending.call))
-            .map(|pending| pending.id)
-            .collect();
-        gone.iter().for_each(|id| questions.withdraw(*id));
-        self.pending.retain(|pending| !gone.contains(&pending.id));
-        let late = format!("no answer within {} s", self.plan.ask_timeout_s);
-        for pending in
-            self.pending.iter_mut().filter(|pending| pending.deadline <= now && !pending.withdrawn)
-        {
-            questions.withdraw(pending.id);
-            (pending.withdrawn, pending.deadline) = (true, now + WITHDRAW_TIMEOUT);
-        }
-        self.dismiss(listener, |pending| pending.deadline <= now, &late, questions);
-    }
-
-    fn answered(
-        &mut self,
-        listener: &NotifyListener,
-        id: u64,
-        answer: approver_process::Answer,
-        by: String,
-    ) {
-        let Some(index) = self.pending.iter().position(|pending| pending.id == id) else { return };
-        let ExecQuestion { call, expected, verdict, since, .. } = self.pending.swap_remove(index);
-        if !listener.still_waits(&call) {
-            return;
-        }
-        let decision = DecisionReason {
-            by: Some(by),
-            asked_ms: Some(elapsed_ms(since)),
-            ..self.decision(&verdict)
-        };
-        if answer == approver_process::Answer::Session {
-            self.allowed.insert(expected.fingerprint());
-        }
-        match answer {
-            approver_process::Answer::Once | approver_process::Answer::Session => {
-                self.admit(listener, call, expected, decision)
-            }
-            approver_process::Answer::Deny => {
-                self.denied.truncate(MAX_DENIALS - 1);
-                self.denied.push_front((expected.pid, expected.fingerprint()));
-                self.deny(listener, &call, expected, decision);
-            }
-        }
-    }
-
-    fn dismiss(
-        &mut self,
-        listener: &NotifyListener,
-        which: impl Fn(&ExecQuestion) -> bool,
-        why: &str,
-        questions: &mut OpenQuestions,
-    ) {
-        let (dismissed, digests) = std::mem::take(&mut self.pending).into_iter().partition(which);
-        self.pending = digests;
-        let dismissed: Vec<ExecQuestion> = dismissed;
-        for ExecQuestion { id, call, expected, verdict, since, .. } in dismissed {
-            questions.withdraw(id);
-            let (reason, asked_ms) = (Some(why.to_owned()), Some(elapsed_ms(since)));
-            let decision = DecisionReason { reason, asked_ms, ..self.decision(&verdict) };
-            self.deny(listener, &call, expected, decision);
-        }
-    }
-
-    fn check_traced(&mut self, listener: &NotifyListener) {
-        let numbers: Vec<(u32, u32)> =
-            self.traced.iter().map(|traced| (traced.call.thread, traced.expected.pid)).collect();
-        for (thread, process) in numbers {
-            let found = trace::poll_traced(thread);
-            let is_there = found.is_ok();
-            // A thread that execs takes over the pid of its process. This pid is not traced until
-            // then.
-            let (pid, found) = match found {
-                Ok(None) | Err(Errno::CHILD) if process != thread => {
-                    (process, trace::poll_traced(process))
-                }
-                found => (thread, found),
-            };
-            match found {
-                Ok(Some(traced)) => self.handle_trace_stop(listener, pid, traced),
-                Ok(None) => {}
-                Err(_) if is_there => {}
-                Err(_) => self.ended(listener, thread),
-            }
-        }
-    }
-
-    fn handle_trace_stop(&mut self, listener: &NotifyListener, pid: u32, traced: TraceStop) {
-        match traced {
-            TraceStop::Executed { former } => {
-                let Some(index) =
-                    self.traced.iter().position(|admitted| admitted.call.thread == former)
-                else {
-                    return kill(pid); // the gate has not allowed it
-                };
-                let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
-                let Admitted { expected, own, .. } = &mut self.traced[index];
-                let difference = verify::difference(
-                    expected,
-                    pid,
-                    own.as_ref(),
-                    &mut self.caller_view.memory,
-                    deadline,
-                );
-                match difference {
-                    None if trace::detach(pid).is_ok() => {
-                        self.leave(listener, index, ExecResult::Ran { verified: true })
-                    }
-                    // From now on it has the pid that it dies with.
-                    _ if !trace::is_stopped(pid) => self.traced[index].call.thread = pid,
-                    None => {
-                        kill(pid);
-                        self.traced[index].call.thread = pid;
-                    }
-                    Some(what) => {
-                        let admitted = &mut self.traced[index];
-                        admitted.expected.complete(pid);
-                        kill(pid);
-                        admitted.killed = true;
-                        admitted.call.thread = pid;
-                        let (process, cwd) =
-                            (admitted.expected.process(), admitted.expected.cwd().to_vec());
-                        let argv = admitted.expected.argv.clone();
-                        let (exe, decision) =
-                            (admitted.expected.exe().to_vec(), admitted.decision.clone());
-                        self.record_exec(
-                            process,
-                            exe,
-                            argv,
-                            cwd,
-                            ExecResult::Attack(what),
-                            decision,
-                        );
-                    }
-                }
-            }
-            TraceStop::Interrupted => {
-                let index = self.traced.iter().position(|admitted| admitted.call.thread == pid);
-                if let Some(index) = index {
-                    self.traced[index].expected.complete(pid);
-                }
-                // A process that was killed meanwhile stays traced until it is reaped.
-                if trace::detach(pid).is_ok()
-                    && let Some(index) = index
-                {
-                    self.leave(listener, index, ExecResult::Failed);
-                }
-            }
-            TraceStop::Signalled(signal) => {
-                let _ = trace::resume(pid, signal);
-            }
-            TraceStop::Ended => self.ended(listener, pid),
-        }
-    }
-
-    /// A traced process has ended and was reaped.
-    fn ended(&mut self, listener: &NotifyListener, pid: u32) {
-        let is_it =
-            |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
-        if let Some(index) = self.traced.iter().position(is_it) {
-            self.leave(listener, index, ExecResult::Failed);
-        }
-    }
-
-    /// The exec has succeeded or failed. The next exec of its process starts.
-    fn leave(&mut self, listener: &NotifyListener, index: usize, outcome: ExecResult) {
-        let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
-        let process = expected.pid;
-        if !killed {
-            self.record(expected, outcome, decision);
-        }
-        while !self.traced.iter().any(|traced| traced.expected.pid == process)
-            && let Some(index) =
-                self.queued.iter().position(|queued| queued.expected.pid == process)
-        {
-            let Admitted { call, expected, decision, .. } = self.queued.remove(index);
-            if listener.still_waits(&call) {
-                self.admit(listener, call, expected, decision);
-            }
-        }
-    }
-
-    fn record(&mut self, expected: ExpectedExec, outcome: ExecResult, decision: DecisionReason) {
         let (exe, process, cwd) =
             (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
         let ExpectedExec { argv, .. } = expected;
-        self.record_exec(process, exe, argv, cwd, outcome, decision);
+        self.record_exec(process, exe, argv, cwd, result, decision_reason);
     }
 
     fn record_exec(
@@ -704,13 +369,13 @@ impl ExecGate {
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
-        outcome: ExecResult,
-        decision: DecisionReason,
+        result: ExecResult,
+        decision_reason: DecisionReason,
     ) {
-        let DecisionReason { rule, reason, by, asked_ms } = decision;
+        let DecisionReason { rule, reason, by, asked_ms } = decision_reason;
         let rule =
             rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
-        let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
+        let is_refused = matches!(result, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
         self.decided.push(ExecReport {
@@ -719,21 +384,11 @@ impl ExecGate {
             exe,
             argv,
             cwd,
-            result: outcome,
+            result,
             rule,
             reason,
             by,
             asked_ms,
         });
     }
-}
-
-fn kill(pid: u32) {
-    if let Some(pid) = Pid::from_raw(pid as i32) {
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
-    }
-}
-
-fn elapsed_ms(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

@@ -40,7 +40,7 @@ pub struct ExecRequest<'a> {
     /// None: it has ended, or can not be read.
     pub parent: Option<ParentProcess<'a>>,
     /// Every file of the chain is in a directory that is granted for execution and that no command
-    /// can write (`gate/trusted_dirs.rs`).
+    /// can write (`gate/trusted_program_dirs.rs`).
     pub granted: bool,
     /// The SHA-256 of a file of the chain, by its index. Only rules that need it ask for it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
@@ -113,8 +113,8 @@ pub enum RuleError {
 
 #[derive(Debug)]
 pub struct ExecRules {
-    rules: Vec<ExecRule>,
-    approved: Vec<ExecRule>,
+    rules: Vec<CompiledRule>,
+    approved: Vec<CompiledRule>,
     patterns: RulePatterns,
     default: Action,
     on_error: Action,
@@ -129,7 +129,7 @@ struct RulePatterns {
 }
 
 #[derive(Debug)]
-struct ExecRule {
+struct CompiledRule {
     action: Action,
     /// Keys that can fail come last: if another key excludes the rule, their answer is not needed.
     keys: Vec<(bool, RuleTest)>,
@@ -228,12 +228,12 @@ impl ExecRules {
         let rules = gate
             .rules
             .iter()
-            .map(|rule| ExecRule::compile(rule, &mut collected))
+            .map(|rule| CompiledRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let approved = gate
             .approved
             .iter()
-            .map(|rule| ExecRule::compile(rule, &mut collected))
+            .map(|rule| CompiledRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
         let GatePlan { default, on_error, exec_only_granted: only_granted, .. } = *gate;
@@ -293,12 +293,12 @@ impl ExecRules {
     /// not approved.
     pub fn approves(&self, exec: &ExecRequest<'_>) -> Option<usize> {
         let readings = readings(exec, &self.patterns);
-        let surely = |rule: &ExecRule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
+        let surely = |rule: &CompiledRule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
     /// Would the rule allow, by a name alone, a program that the command could have made?
-    fn is_unplaced(&self, rule: &ExecRule, exec: &ExecRequest<'_>) -> bool {
+    fn is_unplaced(&self, rule: &CompiledRule, exec: &ExecRequest<'_>) -> bool {
         rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
     }
 
@@ -308,17 +308,17 @@ impl ExecRules {
     }
 }
 
-impl ExecRule {
+impl CompiledRule {
     fn compile<'a>(
         rule: &'a plan::ExecRule,
         patterns: &mut CollectedPatterns<'a>,
-    ) -> Result<ExecRule, RuleError> {
+    ) -> Result<CompiledRule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
         for one in &rule.matches {
             keys.push((one.not, RuleTest::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let trusted_dirs = |(not, test): &(bool, RuleTest)| {
+        let identifies = |(not, test): &(bool, RuleTest)| {
             !not && matches!(test, RuleTest::Exe(_) | RuleTest::Glob(_) | RuleTest::Sha256(_))
         };
         let names = |(not, test): &(bool, RuleTest)| !not && test.is_of_file();
@@ -326,9 +326,9 @@ impl ExecRule {
             |(not, test): &(bool, RuleTest)| *not && (test.is_of_file() || test.is_of_arguments());
         let follows =
             rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
-        Ok(ExecRule {
+        Ok(CompiledRule {
             action: rule.action,
-            identifies: keys.iter().any(trusted_dirs),
+            identifies: keys.iter().any(identifies),
             follows,
             keys,
         })
@@ -512,8 +512,8 @@ fn readings<'a, 'b>(
     readings.push(ExecFacts::of(exec, patterns, 0, argv.clone()));
     for (index, pair) in exec.chain.windows(2).enumerate() {
         let [script, interpreter] = pair else { continue };
-        let told = [Some(interpreter.named), interpreter.argument, Some(script.named)];
-        argv.splice(..argv.len().min(1), told.into_iter().flatten());
+        let interpreter_words = [Some(interpreter.named), interpreter.argument, Some(script.named)];
+        argv.splice(..argv.len().min(1), interpreter_words.into_iter().flatten());
         readings.push(ExecFacts::of(exec, patterns, index + 1, argv.clone()));
     }
     readings
@@ -608,8 +608,9 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
             |name: &[u8]| argv_text::joined(std::iter::once(name).chain(rest.iter().copied()));
         let as_given = argv_text::joined(self.argv.iter().copied());
         let own = self.own_name();
-        let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
-        let names = [basename(exe), exe, basename(own), basename(given), given];
+        let (exe, named_by_caller) =
+            (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
+        let names = [basename(exe), exe, basename(own), basename(named_by_caller), named_by_caller];
         let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
         let applet = self.applet();
         let inner = (!applet.is_empty()).then(|| argv_text::joined(applet.iter().copied()));

@@ -21,7 +21,7 @@ struct StartedShell {
     pid: u32,
     shell: Vec<u8>,
     argv: Vec<u8>,
-    decision: DecisionReason,
+    decision_reason: DecisionReason,
 }
 
 impl InterceptedShells {
@@ -31,7 +31,7 @@ impl InterceptedShells {
     }
 
     /// Notes an allowed exec.
-    pub fn note(&mut self, expected: &ExpectedExec, decision: &DecisionReason) {
+    pub fn note(&mut self, expected: &ExpectedExec, decision_reason: &DecisionReason) {
         let Some(link) = expected.chain.last().filter(|link| Some(link.identity) == self.over)
         else {
             return;
@@ -45,7 +45,7 @@ impl InterceptedShells {
             pid: expected.pid,
             shell,
             argv,
-            decision: decision.clone(),
+            decision_reason: decision_reason.clone(),
         });
     }
 
@@ -58,6 +58,6 @@ impl InterceptedShells {
                 && begun.argv == expected.final_argv()
         };
         let found = self.begun.iter().position(same)?;
-        Some(self.begun.swap_remove(found).decision)
+        Some(self.begun.swap_remove(found).decision_reason)
     }
 }

@@ -12,8 +12,8 @@
 //! count first, in the same write: a session's `journal.lost` stands before the events after the
 //! gap.
 
+mod chain_head;
 pub mod event;
-mod head;
 pub mod redact;
 
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ use crate::kernel::clock::Utc;
 use crate::kernel::{errno_names, stderr};
 use crate::plan;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
-use head::{JournalHead, Loss};
+use chain_head::{JournalHead, Loss};
 
 pub const MAX_LINE_BYTES: usize = 4096;
 
@@ -344,7 +344,7 @@ impl Journal {
     /// The stored head and its length in bytes. None: nothing was ever written.
     fn read_head(&self) -> Result<Option<(JournalHead, usize)>, JournalError> {
         let path = || self.path(&self.head_name);
-        let mut buffer = [0; head::MAX_HEAD_BYTES];
+        let mut buffer = [0; chain_head::MAX_HEAD_BYTES];
         let length = rustix::io::pread(&self.head, &mut buffer, 0)
             .map_err(|source| JournalError::Read { path: path(), source })?;
         match &buffer[..length] {
@@ -385,7 +385,7 @@ impl Journal {
         // Overwrites the old text in one write, in case this process is killed before the truncate.
         text.resize(length.max(stored_length), 0);
         let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
-        if text.len() > head::MAX_HEAD_BYTES {
+        if text.len() > chain_head::MAX_HEAD_BYTES {
             return Err(failed(Errno::FBIG));
         }
         match rustix::io::pwrite(&self.head, &text, 0).map_err(failed)? {

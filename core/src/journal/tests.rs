@@ -1,4 +1,4 @@
-use super::head::FIRST_HASH;
+use super::chain_head::FIRST_HASH;
 use crate::journal::*;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
@@ -9,20 +9,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 
 /// A directory that is removed after the test.
-struct TempDir(PathBuf);
+struct JournalDir(PathBuf);
 
-impl TempDir {
-    fn new() -> TempDir {
+impl JournalDir {
+    fn new() -> JournalDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("paddock-journal-{}-{count}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        TempDir(path)
+        JournalDir(path)
     }
 }
 
-impl Drop for TempDir {
+impl Drop for JournalDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -112,7 +112,7 @@ fn free_disk(journal: &Journal, file: OwnedFd) {
 
 #[test]
 fn sessions_continue_the_chain() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     for code in 0..5 {
         open(&dir, None).unwrap().append(&end(code)).unwrap();
@@ -129,7 +129,7 @@ fn sessions_continue_the_chain() {
 
 #[test]
 fn events_of_one_call_form_a_chain() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append_all(&[]).unwrap();
@@ -145,7 +145,7 @@ fn events_of_one_call_form_a_chain() {
 
 #[test]
 fn the_first_line_has_the_fields_of_the_golden_example() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     let ours: Value =
@@ -161,7 +161,7 @@ fn the_first_line_has_the_fields_of_the_golden_example() {
 
 #[test]
 fn a_line_whose_head_was_not_written_is_adopted() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -176,7 +176,7 @@ fn a_line_whose_head_was_not_written_is_adopted() {
 #[test]
 fn a_torn_line_is_cut_off() {
     for torn in [&b"{\"seq\":2,\"prev\":\"1"[..], b"x", b"\0\0\0"] {
-        let temp = TempDir::new();
+        let temp = JournalDir::new();
         let dir = temp.0.join("audit");
         let journal = open(&dir, None).unwrap();
         journal.append(&end(0)).unwrap();
@@ -189,7 +189,7 @@ fn a_torn_line_is_cut_off() {
 
 #[test]
 fn foreign_lines_stop_the_journal() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -202,7 +202,7 @@ fn foreign_lines_stop_the_journal() {
 
 #[test]
 fn removed_lines_leave_a_visible_gap() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -217,7 +217,7 @@ fn removed_lines_leave_a_visible_gap() {
 
 #[test]
 fn lost_events_are_reported_before_the_next_event() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -237,7 +237,7 @@ fn lost_events_are_reported_before_the_next_event() {
 
 #[test]
 fn the_next_session_reports_lost_events() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let (first, second) = (open(&dir, None).unwrap(), open(&dir, None).unwrap());
     let second = Journal { session: "22".to_owned(), ..second };
@@ -258,7 +258,7 @@ fn the_next_session_reports_lost_events() {
 
 #[test]
 fn events_without_a_written_head_are_removed_and_counted() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let mut journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -276,7 +276,7 @@ fn events_without_a_written_head_are_removed_and_counted() {
 
 #[test]
 fn a_session_without_a_written_event_loses_nothing() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     let head = fs::read(dir.join("head")).unwrap();
@@ -292,7 +292,7 @@ fn a_session_without_a_written_event_loses_nothing() {
 
 #[test]
 fn a_changed_mode_does_not_stop_the_loss_report() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -325,7 +325,7 @@ fn a_head_stores_losses_and_refuses_other_text() {
 
 #[test]
 fn a_journal_without_its_head_is_not_continued() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     fs::remove_file(dir.join("head")).unwrap();
@@ -335,7 +335,7 @@ fn a_journal_without_its_head_is_not_continued() {
 
 #[test]
 fn the_end_event_is_written_after_a_mode_change() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -347,7 +347,7 @@ fn the_end_event_is_written_after_a_mode_change() {
 
 #[test]
 fn the_chain_continues_after_midnight() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
@@ -372,7 +372,7 @@ fn the_chain_continues_after_midnight() {
 
 #[test]
 fn a_fixed_file_has_its_own_head() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     fs::set_permissions(&temp.0, PermissionsExt::from_mode(0o755)).unwrap();
     let name = "my run.jsonl";
     for code in 0..2 {
@@ -386,7 +386,7 @@ fn a_fixed_file_has_its_own_head() {
 
 #[test]
 fn a_shared_directory_is_refused() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     fs::create_dir(&dir).unwrap();
     for mode in [0o755, 0o770, 0o777, 0o600] {
@@ -407,7 +407,7 @@ fn a_shared_directory_is_refused() {
 
 #[test]
 fn shared_files_are_refused() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     let file = today(&dir);
@@ -433,7 +433,7 @@ fn shared_files_are_refused() {
 
 #[test]
 fn inspecting_creates_nothing() {
-    let temp = TempDir::new();
+    let temp = JournalDir::new();
     let dir = temp.0.join("audit");
     Journal::inspect(&requested(&dir, None), uid()).unwrap();
     assert!(!dir.exists());

@@ -33,12 +33,12 @@ pub fn parent_chain() -> Vec<Vec<u8>> {
 }
 
 pub fn parent_of(pid: i32) -> Option<i32> {
-    read_stat(pid).map(|read_stat| read_stat.parent)
+    read_stat(pid).map(|stat| stat.parent)
 }
 
 /// True if a signal or a tracer stopped the process. False if the process is gone.
 pub fn is_stopped(pid: i32) -> bool {
-    read_stat(pid).is_some_and(|read_stat| matches!(read_stat.state, b'T' | b't'))
+    read_stat(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
 /// The child of `top` that `pid` descends from, or `pid` itself if it is that child. Call this

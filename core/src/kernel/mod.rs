@@ -15,7 +15,7 @@ pub(crate) mod open_beneath;
 pub(crate) mod proc_text;
 pub(crate) mod process_memory;
 pub mod python_helper;
-pub(crate) mod random;
+pub(crate) mod random_name;
 pub(crate) mod resolved_path;
 pub(crate) mod seccomp_notify;
 pub(crate) mod socket_pair;

@@ -32,7 +32,7 @@ pub struct InterceptedCall {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallAnswer {
+pub enum NotifyAnswer {
     /// The kernel runs the call with the arguments that are in memory by then.
     Continue,
     Fail(Errno),
@@ -90,12 +90,12 @@ impl NotifyListener {
     }
 
     /// Errors are ignored: the caller can be gone.
-    pub fn answer(&self, call: &InterceptedCall, answer: CallAnswer) {
+    pub fn answer(&self, call: &InterceptedCall, answer: NotifyAnswer) {
         let none = Response { id: call.id, value: 0, error: 0, flags: 0 };
         let response = match answer {
-            CallAnswer::Continue => Response { flags: CONTINUE_FLAG, ..none },
-            CallAnswer::Fail(errno) => Response { error: -errno.raw_os_error(), ..none },
-            CallAnswer::Value(value) => Response { value, ..none },
+            NotifyAnswer::Continue => Response { flags: CONTINUE_FLAG, ..none },
+            NotifyAnswer::Fail(errno) => Response { error: -errno.raw_os_error(), ..none },
+            NotifyAnswer::Value(value) => Response { value, ..none },
         };
         let _ = sys::respond(self.fd.as_fd(), response);
     }

@@ -28,10 +28,10 @@
 //! ```
 
 mod error;
+#[cfg(test)]
+mod fuzz_bytes;
 pub mod namespace;
 pub mod parse;
-#[cfg(test)]
-mod random_bytes;
 pub mod relay;
 pub mod rules;
 pub mod supervised_connect;

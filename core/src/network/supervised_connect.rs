@@ -21,7 +21,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::calling_process::CallingProcess;
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Plan, SocketAccess, SocketFamily, Tier};
@@ -143,7 +143,7 @@ impl SupervisedConnect {
         match answer {
             Ok(Some(answer)) => listener.answer(&call, answer),
             Ok(None) => {}
-            Err(errno) => listener.answer(&call, CallAnswer::Fail(errno)),
+            Err(errno) => listener.answer(&call, NotifyAnswer::Fail(errno)),
         }
     }
 
@@ -152,7 +152,7 @@ impl SupervisedConnect {
         &mut self,
         listener: &NotifyListener,
         call: &InterceptedCall,
-    ) -> Result<Option<CallAnswer>, Errno> {
+    ) -> Result<Option<NotifyAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let family = sockopt::socket_domain(&socket)?;
         let connected = match (family, &self.network) {
@@ -182,7 +182,7 @@ impl SupervisedConnect {
             _ => return Err(Errno::AFNOSUPPORT),
         };
         match connected {
-            Ok(()) => Ok(Some(CallAnswer::Value(0))),
+            Ok(()) => Ok(Some(NotifyAnswer::Value(0))),
             Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => {
                 self.wait_for_connection(call, socket)
             }
@@ -225,7 +225,7 @@ impl SupervisedConnect {
         &mut self,
         call: &InterceptedCall,
         socket: OwnedFd,
-    ) -> Result<Option<CallAnswer>, Errno> {
+    ) -> Result<Option<NotifyAnswer>, Errno> {
         // The owner of a non-blocking socket polls it.
         if rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
             return Err(Errno::INPROGRESS);
@@ -249,7 +249,7 @@ impl SupervisedConnect {
         &mut self,
         listener: &NotifyListener,
         call: &InterceptedCall,
-    ) -> Result<Option<CallAnswer>, Errno> {
+    ) -> Result<Option<NotifyAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let is_own = match sockopt::socket_domain(&socket)? {
             AddressFamily::INET | AddressFamily::INET6 => {
@@ -264,7 +264,7 @@ impl SupervisedConnect {
         if !is_own {
             return Err(Errno::ACCESS);
         }
-        sys::bind_to(socket.as_fd(), &address).map(|()| Some(CallAnswer::Value(0)))
+        sys::bind_to(socket.as_fd(), &address).map(|()| Some(NotifyAnswer::Value(0)))
     }
 
     /// An unbound socket would get a port on all addresses.
@@ -272,7 +272,7 @@ impl SupervisedConnect {
         &mut self,
         listener: &NotifyListener,
         call: &InterceptedCall,
-    ) -> Result<Option<CallAnswer>, Errno> {
+    ) -> Result<Option<NotifyAnswer>, Errno> {
         let socket = socket_of(listener, call)?;
         if matches!(sockopt::socket_domain(&socket)?, AddressFamily::INET | AddressFamily::INET6) {
             let own =
@@ -281,7 +281,8 @@ impl SupervisedConnect {
                 return Err(Errno::ACCESS);
             }
         }
-        rustix::net::listen(&socket, call.arguments[1] as i32).map(|()| Some(CallAnswer::Value(0)))
+        rustix::net::listen(&socket, call.arguments[1] as i32)
+            .map(|()| Some(NotifyAnswer::Value(0)))
     }
 
     fn refuse(&mut self, target: SocketAddr) {
@@ -319,9 +320,9 @@ impl SupervisedConnect {
         let _ = epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&now));
         let ready = &self.ready;
         self.pending.retain(|pending| {
-            let ended = pending
-                .end()
-                .or_else(|| (!listener.still_waits(&pending.call)).then_some(CallAnswer::Continue));
+            let ended = pending.end().or_else(|| {
+                (!listener.still_waits(&pending.call)).then_some(NotifyAnswer::Continue)
+            });
             let Some(answer) = ended else {
                 let flags = EventFlags::OUT | EventFlags::ONESHOT;
                 let _ = epoll::modify(ready, &pending.socket, EventData::new_u64(0), flags);
@@ -330,7 +331,7 @@ impl SupervisedConnect {
             // The duplicate is not the last descriptor of its socket, so closing it does not remove
             // it from epoll.
             let _ = epoll::delete(ready, &pending.socket);
-            if answer != CallAnswer::Continue {
+            if answer != NotifyAnswer::Continue {
                 listener.answer(&pending.call, answer);
             }
             false
@@ -339,18 +340,18 @@ impl SupervisedConnect {
 }
 
 impl PendingConnect {
-    fn end(&self) -> Option<CallAnswer> {
+    fn end(&self) -> Option<NotifyAnswer> {
         let mut waiting = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::OUT)];
         let polled = rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if matches!(polled, Ok(1..)) {
             return Some(match sockopt::socket_error(&self.socket) {
-                Ok(Ok(())) => CallAnswer::Value(0),
-                Ok(Err(errno)) | Err(errno) => CallAnswer::Fail(errno),
+                Ok(Ok(())) => NotifyAnswer::Value(0),
+                Ok(Err(errno)) | Err(errno) => NotifyAnswer::Fail(errno),
             });
         }
         self.until
             .is_some_and(|until| until <= Instant::now())
-            .then_some(CallAnswer::Fail(Errno::INPROGRESS))
+            .then_some(NotifyAnswer::Fail(Errno::INPROGRESS))
     }
 }
 

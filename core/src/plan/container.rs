@@ -4,7 +4,7 @@ use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::values::{name_set, present};
+use super::deserializers::{name_set, present};
 use super::wire::bytes::{AbsPath, Text};
 use super::{Plan, PlanError, Tier};
 

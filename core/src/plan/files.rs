@@ -9,7 +9,7 @@ use std::rc::Rc;
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
-use super::values::present;
+use super::deserializers::present;
 use super::wire::bytes::{AbsPath, Text};
 
 /// The files that the command may use, in both tiers.

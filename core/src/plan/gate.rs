@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use super::PlanError;
-use super::values::present;
+use super::deserializers::present;
 use super::wire::bytes::Text;
 
 #[derive(Clone, Debug, Deserialize)]

@@ -3,6 +3,7 @@
 //! refused.
 
 mod container;
+mod deserializers;
 pub(crate) mod exit_codes;
 mod files;
 mod gate;
@@ -12,7 +13,6 @@ mod network;
 pub(crate) mod rights;
 mod shell;
 pub(crate) mod syscalls;
-mod values;
 pub mod wire;
 
 use std::collections::BTreeSet;
@@ -21,13 +21,14 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
 
+use self::deserializers::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
 use self::rights::{Rights, Scopes};
 use self::syscalls::Syscall;
-use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
 use self::wire::bytes::{AbsPath, Text};
 use self::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
+pub use deserializers::present;
 pub use files::{
     FilesPlan, Grant, PreviouslyWritable, ProtectedNames, TEMP_PARENT, is_private_path,
     temp_name_prefix, temp_path_prefix,
@@ -39,7 +40,6 @@ pub use network::{
     SocketAccess,
 };
 pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
-pub use values::present;
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 /// In the value of a variable that a route sets: a random text of this run that stands for the

@@ -32,8 +32,8 @@ impl Privileges {
         bound(self.kept)
     }
 
-    /// Only makes system calls. The order is a security property: the user first, keeping the
-    /// permitted set; then the sets themselves.
+    /// Only makes system calls. The order matters: to change the user needs capabilities that are
+    /// dropped after it. So the user comes first, keeping the permitted set; then the sets.
     pub fn shed(self) -> Result<(), Errno> {
         if let Some(service) = self.service {
             rustix::thread::set_keep_capabilities(true)?;

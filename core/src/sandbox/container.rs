@@ -377,7 +377,7 @@ impl ContainerRoot<'_, '_> {
         root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
         let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
-        self.pin_ways_to_masks(root)?;
+        self.pin_parents_of_masks(root)?;
         let masks = MaskSources::open(root).map_err(step("cannot open the masks"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
@@ -399,27 +399,28 @@ impl ContainerRoot<'_, '_> {
 
     /// Pins the directories above masks: a mount point can not be moved. Otherwise a masked file
     /// could be moved to a name that the next container does not mask.
-    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), ContainerError> {
+    fn pin_parents_of_masks(&self, root: BorrowedFd<'_>) -> Result<(), ContainerError> {
         let mut pinned = BTreeSet::new();
         for mask in &self.jail.container.masks {
             let path = mask.path.as_bytes();
             for end in (1..path.len()).filter(|end| path[*end] == b'/') {
-                let Ok(way) = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new) else {
+                let Ok(parent) = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new)
+                else {
                     break;
                 };
-                if is_made(&way) || pinned.contains(&way) {
+                if is_made(&parent) || pinned.contains(&parent) {
                     continue;
                 }
                 // A missing path is reported when the mask is placed.
-                let Ok(place) = open_place(root, &way, true) else { break };
+                let Ok(place) = open_place(root, &parent, true) else { break };
                 mount::clone_tree(&place, NO_SUID_NO_DEV)
                     .and_then(|tree| mount::attach(tree, place))
                     .map_err(|source| ContainerError::Inside {
-                        path: way.clone(),
+                        path: parent.clone(),
                         from: mask.source.clone(),
                         source,
                     })?;
-                pinned.insert(way);
+                pinned.insert(parent);
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use super::seccomp::bpf::BpfError;
 use super::temp_dir::TempError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamePatternsError;
-use crate::files::unfinished_scans::UnfinishedError;
+use crate::files::unfinished_scan_marks::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::journal::JournalError;
 use crate::network::NetworkError;

@@ -17,7 +17,7 @@ use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
 use crate::files::patterns::{NamePatterns, NamePatternsError, NameRule};
 use crate::files::tree_roots::GrantedTree;
-use crate::files::unfinished_scans::Mark;
+use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::files::{home_links, host_sockets};
@@ -165,7 +165,7 @@ impl<'p> FullTier<'p> {
             if let Some(look) = look.take() {
                 let found =
                     files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                InitMessage::grant_locations(&grant_location::encode(requested, &found.placed))
+                InitMessage::grant_locations(&grant_location::encode(requested, &found.locations))
                     .for_each(|message| send(&message));
                 send(&InitMessage::All);
             }
@@ -238,11 +238,11 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     });
     let links = guard.as_ref().map_or_else(|| Ok(Vec::new()), Guard::links_in_git)?;
     out.push_str(",\"links\":");
-    writer::list(&mut out, &links, |out, (path, said)| {
+    writer::list(&mut out, &links, |out, (path, target)| {
         out.push_str("{\"path\":");
         writer::string(out, path.as_bytes(), NonUtf8::Surrogate);
         out.push_str(",\"said\":");
-        writer::string(out, said, NonUtf8::Surrogate);
+        writer::string(out, target, NonUtf8::Surrogate);
         out.push('}');
     });
     out.push('}');
@@ -279,11 +279,12 @@ fn start_guard(
     // New names in a copy stay there until a person applies them, and that person is asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied =
-        files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
+        files.locations.iter().all(|location| !location.grant.writes() || copied(&location.real));
     let (protect, flagged): (&[plan::ProtectedNames], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
     let mut names = names_of(requested, protect, flagged)?;
-    let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
+    let exposed =
+        |path: &&AbsPath| files.locations.iter().any(|location| path.is_within(&location.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
     // Closed and own paths that do not exist yet.
     for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
@@ -307,19 +308,20 @@ fn start_guard(
     // Other sockets that the search finds are covered.
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
-    let written = |placed: &GrantLocation<'_>| files.writing(&placed.real).next().is_some();
+    let written = |location: &GrantLocation<'_>| files.writing(&location.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
     let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
     let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
-    let concerned = |placed: &&GrantLocation<'_>| {
-        written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real))
+    let concerned = |location: &&GrantLocation<'_>| {
+        written(location) || denied.iter().any(|fixed| may_lie_in(fixed, &location.real))
     };
-    let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
+    let directories =
+        files.locations.iter().filter(|location| location.directory).filter(concerned);
     let trees: Vec<GrantedTree> = directories
-        .map(|placed| GrantedTree {
-            path: placed.real.clone(),
-            writable: written(placed) && !copied(&placed.real),
-            watched: written(placed),
+        .map(|location| GrantedTree {
+            path: location.real.clone(),
+            writable: written(location) && !copied(&location.real),
+            watched: written(location),
         })
         .collect();
     home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
@@ -337,7 +339,7 @@ fn service_sockets<'c>(
     let granted = files.sockets();
     let masks: Vec<&Cover> = covers.filter(|cover| cover.kind == CoverKind::Mask).collect();
     let shown = |path: &AbsPath| {
-        files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real))
+        files.locations.iter().any(|location| location.directory && path.is_within(&location.real))
     };
     let is_granted = |path: &AbsPath| granted.iter().any(|(other, _)| other == path);
     let is_masked = |path: &AbsPath| masks.iter().any(|mask| path.is_within(&mask.path));
@@ -369,7 +371,7 @@ fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
 
 /// Does the path lie in a directory that the command and the host write to?
 fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
-    files.writing(path).any(|placed| placed.directory && *path != placed.real)
+    files.writing(path).any(|location| location.directory && *path != location.real)
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
@@ -389,11 +391,9 @@ pub fn names_of(
 
 /// Does the path lie in a directory that the command sees as the host does?
 fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
-    files
-        .placed
-        .iter()
-        .any(|placed| placed.directory && *path != placed.real && path.is_within(&placed.real))
-        && !workspace.is_some_and(|workspace| path.is_within(workspace))
+    files.locations.iter().any(|location| {
+        location.directory && *path != location.real && path.is_within(&location.real)
+    }) && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
 /// Chooses the names that a copy hides: in its root, in every directory that has such a name, and
@@ -412,7 +412,7 @@ fn choose_whiteouts(
         opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // A whiteout has no effect below another mount.
     let others =
-        || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
+        || files.locations.iter().map(|location| &location.real).filter(|path| *path != workspace);
     let free =
         |path: &AbsPath| others().all(|other| !other.is_within(path) && !path.is_within(other));
     let mut dirs = BTreeSet::from([Vec::new()]);

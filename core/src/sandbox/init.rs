@@ -682,7 +682,8 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
 /// Reaps processes until the command ends. The return ends the namespace.
 fn reap_until_command_ends(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
-    // A process that takes init over gains nothing. If this fails, init has no more than before.
+    // Init drops its capabilities, so that a process that takes it over gains nothing. If this
+    // fails, init has no more than before.
     let _ = Privileges::NONE.shed();
     loop {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {

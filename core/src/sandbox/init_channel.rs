@@ -180,7 +180,7 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
         return;
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((kept, other)) =
+    let Ok((in_flight, other)) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
     else {
         return;
@@ -188,13 +188,13 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let going: Vec<BorrowedFd<'_>> =
-        descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
+        descriptors.iter().chain([&in_flight]).map(OwnedFd::as_fd).collect();
     if control.push(SendAncillaryMessage::ScmRights(&going)) {
         let _ =
             rustix::net::sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
     }
     drop(descriptors);
-    drop(kept);
+    drop(in_flight);
     drop(other); // this one's end starts the collector
 }
 

@@ -12,7 +12,7 @@ use super::observer::{self, Observer};
 use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
 use crate::gate::{self, ExecGate};
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NextCall, NotifyListener};
+use crate::kernel::seccomp_notify::{InterceptedCall, NextCall, NotifyAnswer, NotifyListener};
 use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
@@ -132,9 +132,9 @@ impl CallHandlers {
                 self.early_renames.push(call)
             }
             // With the observer alone every call continues.
-            _ if seen.is_some() => listener.answer(&call, CallAnswer::Continue),
+            _ if seen.is_some() => listener.answer(&call, NotifyAnswer::Continue),
             // The filter sends only calls that have a handler.
-            _ => listener.answer(&call, CallAnswer::Fail(Errno::ACCESS)),
+            _ => listener.answer(&call, NotifyAnswer::Fail(Errno::ACCESS)),
         }
         if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
             observer.note(seen);
@@ -165,7 +165,7 @@ impl<'a> Calls<'a> {
         for call in std::mem::take(&mut calls.handlers.early_renames) {
             match &mut calls.renames {
                 Some(renames) => renames.take(&calls.listener, call),
-                None => calls.listener.answer(&call, CallAnswer::Continue),
+                None => calls.listener.answer(&call, NotifyAnswer::Continue),
             }
         }
         calls

@@ -515,7 +515,7 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
 
 /// Runs in the child. It keeps the working directory, because the plan's relative paths begin
 /// there.
-fn alone(null: &OwnedFd, kept: [&OwnedFd; 2]) -> Result<(), Errno> {
+fn alone(null: &OwnedFd, inherited: [&OwnedFd; 2]) -> Result<(), Errno> {
     rustix::process::setsid()?;
-    child_fds::keep_only(null, &kept)
+    child_fds::keep_only(null, &inherited)
 }

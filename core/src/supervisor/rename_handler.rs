@@ -26,7 +26,7 @@ use crate::files::workspace::move_tree::{self, NameInDir};
 use crate::kernel::calling_process::{
     CallingProcess, mount_of, open_in_root, open_start, proc_path,
 };
-use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::kernel::sys;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::AbsPath;
@@ -52,7 +52,7 @@ pub struct RenameHandler<'a> {
     waiting: VecDeque<InterceptedCall>,
     mover: Option<Mover>,
     /// A process has more restrictions than the child would have.
-    fenced_further: bool,
+    restricted_further: bool,
 }
 
 /// The child that moves a directory and answers the call.
@@ -84,7 +84,7 @@ impl<'a> RenameHandler<'a> {
             limits,
             waiting,
             mover,
-            fenced_further: false,
+            restricted_further: false,
         }
     }
 
@@ -101,14 +101,14 @@ impl<'a> RenameHandler<'a> {
     /// A call arrived.
     pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         let Some(rename_call) = RenameCall::of(&call) else {
-            self.fenced_further = true;
-            return listener.answer(&call, CallAnswer::Continue);
+            self.restricted_further = true;
+            return listener.answer(&call, NotifyAnswer::Continue);
         };
-        if self.fenced_further
+        if self.restricted_further
             || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &rename_call)
         {
-            return listener.answer(&call, CallAnswer::Continue);
+            return listener.answer(&call, NotifyAnswer::Continue);
         }
         self.waiting.push_back(call);
         self.turn(listener);
@@ -122,7 +122,7 @@ impl<'a> RenameHandler<'a> {
         while let Some(call) = self.waiting.pop_front() {
             match self.begin(listener, call) {
                 Some(mover) => return self.mover = Some(mover),
-                None => listener.answer(&call, CallAnswer::Continue),
+                None => listener.answer(&call, NotifyAnswer::Continue),
             }
         }
     }
@@ -134,7 +134,7 @@ impl<'a> RenameHandler<'a> {
             Ok(Some(_)) | Err(_) => {}
         }
         // The child has answered, unless it was killed. Then this answer takes effect.
-        listener.answer(&mover.call, CallAnswer::Fail(Errno::IO));
+        listener.answer(&mover.call, NotifyAnswer::Fail(Errno::IO));
         self.mover = None;
         true
     }
@@ -144,7 +144,7 @@ impl<'a> RenameHandler<'a> {
         let rename_call = RenameCall::of(&call)?;
         let caller = CallingProcess::of(call.thread).ok()?;
         let process = caller.open_proc_file("", PATH_DIR_FLAGS).ok()?;
-        if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
+        if self.restricted_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
         let (old, new) =
@@ -166,7 +166,7 @@ impl<'a> RenameHandler<'a> {
         let pid = sys::fork(|| {
             let moved = match self.become_like_the_command(supervisor) {
                 Ok(()) => move_tree::rename(&old, &new, rename_call.flags, mount),
-                Err(_) => CallAnswer::Continue,
+                Err(_) => NotifyAnswer::Continue,
             };
             listener.answer(&call, moved);
             0

@@ -55,20 +55,20 @@ impl SessionOwner {
     /// The number of the owner's last question whether all events were sent. The owner waits for
     /// the answer.
     pub fn receive(&mut self) -> Option<u64> {
-        let mut asked = None;
+        let mut question = None;
         let mut word = [0; 16];
         while self.gone.is_none() {
             match rustix::net::recv(&self.socket, &mut word, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.gone = Some(Instant::now()),
                 Ok((_, length)) => {
-                    asked = proc_text::number(&word[..length.min(word.len())]).or(asked)
+                    question = proc_text::number(&word[..length.min(word.len())]).or(question)
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => self.gone = Some(Instant::now()),
             }
         }
-        asked
+        question
     }
 
     pub fn answer(&self, question: u64) {
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::kernel::socket_pair;
 
-    fn heard(theirs: &OwnedFd) -> String {
+    fn received(theirs: &OwnedFd) -> String {
         let mut buffer = [0; 4096];
         let (_, length) = rustix::net::recv(theirs, &mut buffer, RecvFlags::DONTWAIT).unwrap();
         String::from_utf8(buffer[..length].to_vec()).unwrap()
@@ -101,7 +101,7 @@ mod tests {
         }
         assert_eq!(session_owner.receive(), Some(2));
         session_owner.answer(2);
-        assert_eq!(heard(&theirs), "{\"event\":\"told\",\"question\":2}");
+        assert_eq!(received(&theirs), "{\"event\":\"told\",\"question\":2}");
         assert!(session_owner.fd().is_some() && session_owner.deadline().is_none());
     }
 
@@ -111,8 +111,8 @@ mod tests {
         let session_owner = SessionOwner::new(ours);
         for reaper in [Some(7), None] {
             session_owner.tell(&Event::Refused { error: "x" }, reaper);
-            let told: serde_json::Value = serde_json::from_str(&heard(&theirs)).unwrap();
-            assert_eq!(told["warden"], serde_json::json!(reaper), "{told}");
+            let message: serde_json::Value = serde_json::from_str(&received(&theirs)).unwrap();
+            assert_eq!(message["warden"], serde_json::json!(reaper), "{message}");
         }
     }
 

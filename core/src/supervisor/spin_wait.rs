@@ -101,12 +101,12 @@ mod tests {
     fn the_wait_ends_with_its_event() {
         // On a busy machine another process may have the processor for longer than the wait lasts.
         let ends_at_the_third = || {
-            let mut asked = 0;
-            let kept = spin_wait(ROOM).wait(|| {
-                asked += 1;
-                Ok(asked == 3)
+            let mut checks = 0;
+            let result = spin_wait(ROOM).wait(|| {
+                checks += 1;
+                Ok(checks == 3)
             });
-            kept == Ok(true) && asked == 3
+            result == Ok(true) && checks == 3
         };
         assert!((0..1000).any(|_| ends_at_the_third()));
         assert_eq!(spin_wait(ROOM).wait(|| Err(Errno::BADF)), Err(Errno::BADF));
@@ -121,6 +121,6 @@ mod tests {
 
     #[test]
     fn there_is_no_wait_while_a_process_waits_for_a_cpu() {
-        assert_eq!(spin_wait(0).wait(|| unreachable!("nobody is asked")), Ok(false));
+        assert_eq!(spin_wait(0).wait(|| unreachable!("the condition is not checked")), Ok(false));
     }
 }

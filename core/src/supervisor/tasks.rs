@@ -355,11 +355,11 @@ impl<'a> SupervisorTasks<'a> {
 /// The line that is printed for a guard event, if any, and the journal event.
 pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
-        GuardEvent::Quarantined { path, kept, whole } => (
-            Some(format!("removed {path}, created during the run: it is kept in {kept}")),
+        GuardEvent::Quarantined { path, moved_to, whole } => (
+            Some(format!("removed {path}, created during the run: it is kept in {moved_to}")),
             Event::NameQuarantined {
                 path: path.as_bytes(),
-                quarantine: kept.as_bytes(),
+                quarantine: moved_to.as_bytes(),
                 whole: *whole,
             },
         ),

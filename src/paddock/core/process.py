@@ -38,7 +38,7 @@ class CanonicalPlan(Protocol):
 @cache
 def program() -> str:
     """The installed core, in the directory of the scripts of this package's environment."""
-    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs prints the same
+    if not sys.platform.startswith("linux"):  # core/bin/unsupported_system.rs prints the same
         raise HostError(
             f"{sys.platform} is not supported: the sandbox needs Landlock and seccomp, which only "
             "Linux has",

@@ -1,5 +1,5 @@
 """Writes events of this process to the journal, through the core, which is its only writer
-(core/src/commands/record.rs).
+(core/src/commands/record_events.rs).
 
 Each event is acknowledged when it is written. An event that can not be written raises a
 JournalError, and so does every later event: code that needs the journal stops. Only the ends of

@@ -1,7 +1,7 @@
 """Files that git reads, follows and executes, from git.tsv, which paddock-core also reads.
 
-``core/src/files/git/known_dirs.rs`` applies the same rules. Paths are taken as written: relative to
-a workspace, or whole.
+``core/src/files/git/recognise_git_dirs.rs`` applies the same rules. Paths are taken as written:
+relative to a workspace, or whole.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_another_system_is_refused_before_anything_is_started() -> None:
-    """F-010, F-175: the native program prints the same (core/tests/unsupported.rs)."""
+    """F-010, F-175: the native program prints the same (core/tests/unsupported_system.rs)."""
     with pytest.raises(HostError, match="darwin is not supported") as refusal:
         core.ask("host")
     assert refusal.value.exit_code == 125

@@ -156,13 +156,13 @@ fn start(
     Ok(child)
 }
 
-fn environment(given: Vec<CString>) -> Vec<CString> {
+fn environment(passed: Vec<CString>) -> Vec<CString> {
     let name =
         |entry: &CString| entry.as_bytes().split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
-    let names: BTreeSet<_> = given.iter().map(name).collect();
+    let names: BTreeSet<_> = passed.iter().map(name).collect();
     let own =
         sys::inherited_environment().into_iter().filter(|entry| !names.contains(&name(entry)));
-    own.chain(given).collect()
+    own.chain(passed).collect()
 }
 
 /// None: no failure was reported.
@@ -223,9 +223,9 @@ fn tell_end(socket: &OwnedFd, status: WaitStatus) {
 pub fn send(socket: &OwnedFd, message: &str, descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let given: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
-    if !given.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&given));
+    let passed: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !passed.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&passed));
     }
     let _ = rustix::net::sendmsg(
         socket,

@@ -78,7 +78,7 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Refusal::Attend(errno)),
         }
-        let (ended, asked) =
+        let (ended, requested) =
             (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
         if ended {
             sys::discard_child_signals();
@@ -92,7 +92,7 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
                 orphaned = None;
             }
         }
-        if asked && !serve(&mut reapers)? {
+        if requested && !serve(&mut reapers)? {
             if grace.is_none() {
                 return Ok(0);
             }
@@ -158,15 +158,15 @@ fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     if received.bytes == 0 {
         return Ok(false);
     }
-    let given = control.drain().filter_map(|message| match message {
+    let descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    let mut given = given.flatten();
-    let (Some(request), Some(socket)) = (given.next(), given.next()) else {
+    let mut descriptors = descriptors.flatten();
+    let (Some(request), Some(socket)) = (descriptors.next(), descriptors.next()) else {
         return Err(Refusal::Usage("a request must be a file and a socket"));
     };
-    let standard: Vec<OwnedFd> = given.collect();
+    let standard: Vec<OwnedFd> = descriptors.collect();
     // The child reads the request and handles every further error, because all other requests wait
     // for this process.
     let reaper = sys::fork(|| match word[0] {

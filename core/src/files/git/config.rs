@@ -22,14 +22,14 @@ pub struct ConfigSection {
 
 pub fn is_harmless(config: &[u8]) -> bool {
     let mut harmless = true;
-    let outcome = each(config, &mut |section, key, value| harmless &= allowed(section, key, value));
-    outcome.is_ok() && harmless
+    let result = each(config, &mut |section, key, value| harmless &= allowed(section, key, value));
+    result.is_ok() && harmless
 }
 
 /// Called with a section, a key in it, and the value.
 pub type KeyVisitor<'t> = dyn FnMut(&ConfigSection, &[u8], Option<&[u8]>) + 't;
 
-pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), MalformedConfig> {
+pub fn each(config: &[u8], visit: &mut KeyVisitor<'_>) -> Result<(), MalformedConfig> {
     let mut reader = ConfigReader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
     let mut section = None;
     while let Some(byte) = reader.next() {
@@ -39,7 +39,7 @@ pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), MalformedCon
             b'[' => section = Some(reader.section()?),
             byte if byte.is_ascii_alphabetic() => {
                 let (key, value) = reader.variable(byte)?;
-                told(section.as_ref().ok_or(MalformedConfig)?, &key, value.as_deref());
+                visit(section.as_ref().ok_or(MalformedConfig)?, &key, value.as_deref());
             }
             _ => return Err(MalformedConfig),
         }
@@ -134,7 +134,7 @@ impl ConfigReader<'_> {
         let mut value = Vec::new();
         let (mut quoted, mut comment) = (false, false);
         // Spaces count only between other letters.
-        let mut kept = 0;
+        let mut length_without_trailing_spaces = 0;
         loop {
             let byte = match self.next() {
                 None | Some(b'\n') if quoted => return Err(MalformedConfig),
@@ -147,7 +147,7 @@ impl ConfigReader<'_> {
             match byte {
                 0 => return Err(MalformedConfig),
                 b' ' | b'\t' | b'\r' | 0x0b | 0x0c if !quoted => {
-                    if kept > 0 {
+                    if length_without_trailing_spaces > 0 {
                         value.push(byte);
                     }
                     continue;
@@ -159,7 +159,7 @@ impl ConfigReader<'_> {
                 b'"' => {
                     quoted = !quoted;
                     // Quoted text keeps its last spaces.
-                    kept = value.len();
+                    length_without_trailing_spaces = value.len();
                     continue;
                 }
                 b'\\' => match self.next().ok_or(MalformedConfig)? {
@@ -172,9 +172,9 @@ impl ConfigReader<'_> {
                 },
                 byte => value.push(byte),
             }
-            kept = value.len();
+            length_without_trailing_spaces = value.len();
         }
-        value.truncate(kept);
+        value.truncate(length_without_trailing_spaces);
         Ok(value)
     }
 }

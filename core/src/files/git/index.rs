@@ -51,10 +51,11 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
                 (name, (begin + name.len() + 8) & !7)
             }
             4 => {
-                let (kept, from) = prefix(entry, begin)?;
+                let (removed, from) = prefix(entry, begin)?;
                 let name = terminated(entry.get(from..)?)?;
-                path.truncate(path.len().checked_sub(kept)?);
-                // A thread does not know the name before its block.
+                path.truncate(path.len().checked_sub(removed)?);
+                // A thread of git starts its block without the name before it. So it may start only
+                // at an entry that keeps no letter of that name.
                 start = if path.is_empty() { at } else { NO_START };
                 (name, from + name.len() + 1)
             }

@@ -2,18 +2,18 @@
 //! command runs.
 //!
 //! `files/git/git_table.rs` lists the parts of a git directory that count.
-//! `files/git/known_dirs.rs` knows the git directories. `files/git/config.rs` and
+//! `files/git/recognise_git_dirs.rs` knows the git directories. `files/git/config.rs` and
 //! `files/git/trusted_paths.rs` read configurations. `git init`, `clone` and `worktree add` create
 //! protected names, because git trusts them. With the content that these commands write they are
 //! harmless and stay. With any other content they do not. The guard judges content again whenever
 //! it is written.
 
-mod apply_options;
 mod config;
+mod git_apply_options;
 mod git_table;
 mod index;
-mod known_dirs;
 mod packed_refs;
+mod recognise_git_dirs;
 mod trusted_paths;
 
 use std::ffi::CStr;
@@ -30,8 +30,8 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-pub use known_dirs::{KnownGitDirs, is_git_name};
 pub use packed_refs::without_replacements;
+pub use recognise_git_dirs::{KnownGitDirs, is_git_name};
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
 /// Git itself writes no longer configuration.
@@ -110,7 +110,7 @@ pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
 /// The directories above a path that are git's by their parts.
 pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let mut found = Vec::new();
-    let mut above = known_dirs::parent(path.as_bytes());
+    let mut above = recognise_git_dirs::parent(path.as_bytes());
     while !above.is_empty() {
         let failed = |source| UnreadableGitFile { path: above.to_vec(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -118,7 +118,7 @@ pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, UnreadableGitFi
         if parts_in(dir.as_fd()).map_err(failed)?.make_a_repository() {
             found.push(above.to_vec());
         }
-        above = known_dirs::parent(above);
+        above = recognise_git_dirs::parent(above);
     }
     Ok(found)
 }
@@ -222,7 +222,7 @@ fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
     match role {
         Role::Index => content.is_empty() || index::is_harmless(content, hash_bytes(dir)),
         Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
-        Role::ApplyOptions => apply_options::are_harmless(content),
+        Role::ApplyOptions => git_apply_options::are_harmless(content),
         Role::PackedRefs => packed_refs::is_harmless(content),
         _ => true,
     }
@@ -250,7 +250,7 @@ fn hash_bytes(git_dir: &[u8]) -> usize {
 /// from a copy? `place`: its path on the host.
 pub fn may_be_applied(path: &[u8], place: &[u8], content: &[u8]) -> bool {
     let role = KnownGitDirs::default().role(&[b"/.git/", path].concat());
-    let dir = known_dirs::parent(place);
+    let dir = recognise_git_dirs::parent(place);
     role.is_none_or(|role| state_is_harmless(role, dir, content))
 }
 
@@ -312,7 +312,7 @@ fn means_nothing_new(
     entry: &[u8],
     top: &[u8],
 ) -> bool {
-    let repository = known_dirs::parent(known_dirs::parent(entry));
+    let repository = recognise_git_dirs::parent(recognise_git_dirs::parent(entry));
     let Ok(trusted) = trusted_paths::by_all(repository, entry, top) else { return false };
     trusted.paths.into_iter().all(|path| {
         let Some(path) = whole(path) else { return false };

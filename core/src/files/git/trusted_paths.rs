@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::config;
 use super::git_table::{self, ConfigKeyKind};
-use super::known_dirs::{last, parent};
+use super::recognise_git_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
 const MAX_COMMAND_WORDS: usize = 64;
@@ -107,8 +107,8 @@ pub fn by(
         // Git uses the last configured work tree for the repository itself, and linked work trees
         // as they are.
         None => {
-            let lines = lines.iter().filter(|lines| lines.key == ConfigKeyKind::WorkTree);
-            lines.map(|lines| resolved(own, &lines.value)).chain(tops_of(own)?).collect()
+            let lines = lines.iter().filter(|line| line.key == ConfigKeyKind::WorkTree);
+            lines.map(|line| resolved(own, &line.value)).chain(tops_of(own)?).collect()
         }
     };
     for ConfigLine { key, value, .. } in &lines {

@@ -65,10 +65,10 @@ impl SilentSockets {
             return Ok(false);
         }
         let (before, now) = (covers.len(), Instant::now());
-        let mut kept = Vec::with_capacity(self.0.len());
+        let mut remaining = Vec::with_capacity(self.0.len());
         for mut one in self.0.drain(..) {
             if one.next > now {
-                kept.push(one);
+                remaining.push(one);
                 continue;
             }
             let (tree, path) = (&roots.trees[one.place.0], &one.place.1);
@@ -100,10 +100,10 @@ impl SilentSockets {
             if silent && one.pause < LAST_PAUSE {
                 one.pause *= 2;
                 one.next = now + one.pause;
-                kept.push(one);
+                remaining.push(one);
             }
         }
-        self.0 = kept;
+        self.0 = remaining;
         Ok(covers.len() > before)
     }
 }

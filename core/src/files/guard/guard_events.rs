@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, ReadFlags, Reader};
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::handle_name::NameHandler;
+use super::handle_new_name::NameHandler;
 use super::overlay_view::WatchedDir;
 use super::{Guard, GuardError};
 use crate::files::walk::{self, Below, Dir, GitParts, MAX_NAME_DELAY, Visitor as _, WalkError};
@@ -242,8 +242,8 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file? Asked for
-    /// every new file: the directory is opened once for all events that come together.
+    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file?
+    /// Asked for every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
         let Some(is_copy) = tree.map(|tree| self.roots.trees[tree].is_copy()) else {
@@ -253,12 +253,12 @@ impl Guard {
             return Ok(false);
         }
         // If the kind is not known, the name is handled.
-        let Ok(Some(open_dirs)) =
+        let Ok(Some(open_dir)) =
             self.approach(number).map(|found| found.then(|| self.open_dirs.last()).flatten())
         else {
             return Ok(true);
         };
-        let stat = match rustix::fs::statat(&open_dirs.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match rustix::fs::statat(&open_dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(false),
             Err(_) => return Ok(true),
@@ -268,7 +268,7 @@ impl Guard {
             _ if is_copy => false,
             FileType::Directory => false,
             FileType::Socket => true,
-            // `handle_name` finds out whether it is in a git directory.
+            // `NameHandler` finds out whether it is in a git directory.
             _ => self.names.guards_git,
         })
     }
@@ -276,15 +276,15 @@ impl Guard {
     /// Opens a watched directory, from its parent if that is open. It becomes the last open one.
     /// False: it does not exist any more.
     fn approach(&mut self, number: u32) -> Result<bool, Errno> {
-        if let Some(at) = self.open_dirs.iter().position(|open_dirs| open_dirs.number == number) {
-            let open_dirs = self.open_dirs.remove(at);
-            self.open_dirs.push(open_dirs);
+        if let Some(at) = self.open_dirs.iter().position(|open_dir| open_dir.number == number) {
+            let open_dir = self.open_dirs.remove(at);
+            self.open_dirs.push(open_dir);
             return Ok(true);
         }
         let Some(node) = self.state.nodes.get(number) else { return Ok(false) };
         let tree = &self.roots.trees[node.tree];
         let mut path = Vec::new();
-        let opened = match self.open_dirs.iter().find(|open_dirs| open_dirs.number == node.above) {
+        let opened = match self.open_dirs.iter().find(|open_dir| open_dir.number == node.above) {
             Some(above) => {
                 path.try_reserve(above.path.len() + 1 + node.name.len())
                     .map_err(|_| Errno::NOMEM)?;

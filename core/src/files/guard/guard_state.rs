@@ -60,10 +60,10 @@ pub struct GuardState {
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// The number of flagged names that were left out.
     pub unlisted: usize,
-    pub taken: usize,
+    pub quarantined: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
-    pub kept: usize,
+    pub stored_path_bytes: usize,
     /// The first error of the last scan.
     pub unfinished: Option<WalkError>,
     pub events: Vec<GuardEvent>,
@@ -87,7 +87,7 @@ impl GuardState {
         nodes: Watches,
         store: Quarantine,
         guards_git: bool,
-        scan_trees: ScanResult,
+        found: ScanResult,
         since: Timespec,
     ) -> GuardState {
         let ScanResult {
@@ -99,7 +99,7 @@ impl GuardState {
             flagged,
             mut masked,
             ..
-        } = scan_trees;
+        } = found;
         masked.sort_unstable();
         through.sort_unstable();
         held.sort_unstable();
@@ -123,9 +123,9 @@ impl GuardState {
             lost: false,
             flagged,
             unlisted: 0,
-            taken: 0,
+            quarantined: 0,
             covers: Vec::new(),
-            kept: 0,
+            stored_path_bytes: 0,
             unfinished: None,
             events: Vec::new(),
             failed: Vec::new(),

@@ -12,7 +12,7 @@ mod flagged_names;
 mod foreign_sockets;
 mod guard_events;
 mod guard_state;
-mod handle_name;
+mod handle_new_name;
 mod overlay_view;
 mod saved_state;
 #[cfg(test)]
@@ -34,7 +34,7 @@ use super::patterns::NamePatterns;
 use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
-use super::walk::{Below, Visitor, WalkError, Walker};
+use super::walk::{Below, Dir, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
@@ -42,12 +42,12 @@ use crate::plan::wire::bytes::AbsPath;
 use flagged_names::FlaggedNames;
 use guard_events::{OpenDir, PendingEvents};
 use guard_state::GuardState;
-use handle_name::NameHandler;
+use handle_new_name::NameHandler;
 use overlay_view::OverlayView;
 pub use saved_state::{MissingTree, SavedState};
 use watches::{NO_NODE, Watches};
 
-/// A command that makes more protected names than this is ended.
+/// A command that makes more protected names than this is ended: no usual work does that.
 const MAX_QUARANTINED: usize = 1000;
 /// Directories that can not be watched are scanned this often.
 const PATROL_INTERVAL: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub enum GuardError {
     #[error("cannot cover a new name in the sandbox: {0}")]
     Cover(#[source] Errno),
     #[error("the command created more than {MAX_QUARANTINED} protected names")]
-    TooManyTaken,
+    TooManyQuarantined,
     #[error(
         "the last scan did not finish, and the workspace may still contain names that the command \
             created: {0}"
@@ -90,7 +90,7 @@ impl GuardError {
                 "raise the limit (sysctl fs.inotify.max_user_watches=1048576), or make less writable"
             }
             GuardError::Unfinished(error) => error.hint(),
-            GuardError::TooManyTaken => "the removed names are in the session's directory",
+            GuardError::TooManyQuarantined => "the removed names are in the session's directory",
             _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
@@ -100,7 +100,7 @@ impl GuardError {
 #[derive(Debug, PartialEq, Eq)]
 pub enum GuardEvent {
     /// Protected, absent at the start, and quarantined. Not whole if it was too large to copy.
-    Quarantined { path: AbsPath, kept: AbsPath, whole: bool },
+    Quarantined { path: AbsPath, moved_to: AbsPath, whole: bool },
     /// Denied or protected, replaced or new, and covered again inside. `window`: how long it could
     /// be seen.
     Masked { path: AbsPath, window: Duration },
@@ -142,38 +142,38 @@ impl Guard {
         trees: &[GrantedTree],
         left_out: &[AbsPath],
         closed: &[Identity],
-        taken: AbsPath,
+        quarantine_path: AbsPath,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
         let since = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
-        let left_out = [left_out, std::slice::from_ref(&taken)].concat();
+        let left_out = [left_out, std::slice::from_ref(&quarantine_path)].concat();
         let roots = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::has_end_signal);
         let mut nodes = Watches::default();
-        let mut scan_trees =
-            scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut |names,
-                                                                            dir|
-             -> Result<
-                u32,
-                GuardError,
-            > {
-                // In read-only trees the guard holds names that are denied by path. The directories
-                // above them are few.
-                let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
-                if !is_watched || dir.below == Below::Masked {
-                    return Ok(NO_NODE);
-                }
-                match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
-                    Ok(watch) => Ok(nodes.put_dir(watch, dir)),
-                    Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
-                }
-            })?;
-        let covers = std::mem::take(&mut scan_trees.covers);
-        let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
-        let state =
-            GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees, since);
+        let mut watch_dir = |names: &NamePatterns, dir: &Dir<'_>| {
+            // In read-only trees the guard holds names that are denied by path. The directories
+            // above them are few.
+            let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
+            if !is_watched || dir.below == Below::Masked {
+                return Ok(NO_NODE);
+            }
+            match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
+                Ok(watch) => Ok(nodes.put_dir(watch, dir)),
+                Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
+            }
+        };
+        let mut found = scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut watch_dir)?;
+        let covers = std::mem::take(&mut found.covers);
+        let flagged = FlaggedNames::new(&roots, &found.flagged);
+        let state = GuardState::new(
+            nodes,
+            Quarantine::new(quarantine_path),
+            names.guards_git,
+            found,
+            since,
+        );
         let mut guard = Guard {
             inotify,
             names,
@@ -245,7 +245,7 @@ impl Guard {
                     .state
                     .through
                     .iter()
-                    .filter(|link| link.dir == node.identity && !link.said.is_empty());
+                    .filter(|link| link.dir == node.identity && !link.target.is_empty());
                 for link in links {
                     if self.state.nodes.path(number, &mut dir) {
                         let path = if dir.is_empty() {
@@ -253,7 +253,7 @@ impl Guard {
                         } else {
                             [&dir[..], b"/", &link.name].concat()
                         };
-                        found.push((rooted.absolute(&path)?, &link.said[..]));
+                        found.push((rooted.absolute(&path)?, &link.target[..]));
                     }
                 }
             }
@@ -369,13 +369,13 @@ impl Guard {
         for _ in 0..MAX_LAST_SCAN_ROUNDS {
             self.state.flagged.clear();
             self.state.unlisted = 0;
-            self.state.kept = 0;
+            self.state.stored_path_bytes = 0;
             self.state.unfinished = None;
-            let before = self.state.taken;
+            let before = self.state.quarantined;
             self.patrol(true)?;
             self.state.events.drain(..).for_each(&mut *on_event);
             moved = self.follow_moved()?;
-            if self.state.taken == before && !moved {
+            if self.state.quarantined == before && !moved {
                 break;
             }
         }
@@ -452,7 +452,9 @@ impl Guard {
         }
     }
 
-    /// Watches covered names: if one goes away, its replacement must not count as new.
+    /// Watches covered names, because the guard has to know whether one goes away. An object that
+    /// comes to the name after that may be the command's. An object that replaces a name in one step
+    /// is the host's: inside, the name is a mount point.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
@@ -501,7 +503,7 @@ impl Guard {
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
         self.state.direct = false;
-        self.state.kept = 0;
+        self.state.stored_path_bytes = 0;
         // A denied name may be elsewhere in the copy too, or instead.
         if self.place(available, put_covers)? {
             self.look_around()?;
@@ -527,10 +529,10 @@ impl Guard {
             .view
             .as_ref()
             .is_some_and(|view| state.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
-        let placed = put_covers(&state.covers).map_err(GuardError::Cover)?;
+        let results = put_covers(&state.covers).map_err(GuardError::Cover)?;
         let window = available.elapsed();
-        for (cover, placed) in state.covers.drain(..).zip(&placed) {
-            match placed {
+        for (cover, result) in state.covers.drain(..).zip(&results) {
+            match result {
                 CoverResult::Now if cover.kind != CoverKind::Pin => {
                     state.events.push(GuardEvent::Masked { path: cover.path, window });
                 }
@@ -544,9 +546,9 @@ impl Guard {
             }
         }
         Ok(astray
-            || placed
+            || results
                 .iter()
-                .any(|placed| matches!(placed, CoverResult::Absent | CoverResult::Unknown)))
+                .any(|result| matches!(result, CoverResult::Absent | CoverResult::Unknown)))
     }
 }
 

@@ -39,7 +39,7 @@ pub struct OverlayView {
 
 /// The interval between two scans, if a scan takes less than a twentieth of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The overlay sets it on a directory that hides everything below.
+/// The overlay sets it on a directory that does not show the entries of the lower layer.
 const OPAQUE_XATTR: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.
@@ -123,7 +123,7 @@ impl OverlayView {
             numbers_agree: false,
             node: UNWATCHED,
         };
-        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
+        let mut seen = OverlayVisitor { own: &self.own, covers, stored_path_bytes: 0, shut: false };
         let Some(stat) = seen.stat(&dir, name)? else { return Ok(()) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         walker.entry(names, &self.roots, &dir, name, file_type, &mut seen)?;
@@ -138,7 +138,7 @@ impl OverlayView {
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
+        let mut seen = OverlayVisitor { own: &self.own, covers, stored_path_bytes: 0, shut: false };
         let looked = walker.tree(names, &self.roots, 0, &mut seen);
         self.is_astray |= seen.shut;
         (self.last_look, self.took) = (Instant::now(), started.elapsed());
@@ -149,7 +149,7 @@ impl OverlayView {
 struct OverlayVisitor<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
-    kept: usize,
+    stored_path_bytes: usize,
     /// Something can not be read, by the command neither. It is checked again.
     shut: bool,
 }
@@ -201,10 +201,10 @@ impl Visitor for OverlayVisitor<'_> {
     fn root(
         &mut self,
         _tree: &OpenTree,
-        verdict: NameDecision,
+        decision: NameDecision,
         _look: NameMatch,
     ) -> Result<Option<Below>, GuardError> {
-        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
+        Ok((!matches!(decision, NameDecision::Deny(_))).then_some(Below::Plain))
     }
 
     fn found(
@@ -214,7 +214,7 @@ impl Visitor for OverlayVisitor<'_> {
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        if matches!(entry.verdict, NameDecision::Deny(_))
+        if matches!(entry.decision, NameDecision::Deny(_))
             && !self.is_own(&dir.join(name)?, entry.file_type)
         {
             // It may exist although the lookup fails: the copy has cached it as missing. Then it is
@@ -222,7 +222,7 @@ impl Visitor for OverlayVisitor<'_> {
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;
             let path = dir.absolute(name)?;
-            walk::keep(&mut self.kept, path.as_bytes())?;
+            walk::count_stored_path(&mut self.stored_path_bytes, path.as_bytes())?;
             self.covers.push(Cover { path, identity, directory, kind: CoverKind::Mask });
         }
         Ok(None)

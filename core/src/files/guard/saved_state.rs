@@ -1,5 +1,5 @@
 //! The saved state of a guard, with which another process can do its last scan: see
-//! `supervisor/finish_scans.rs`.
+//! `supervisor/finish_earlier_scans.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -157,7 +157,7 @@ impl Guard {
             out.push('[');
             named(out, through.dir, &through.name, &through.object);
             out.push(',');
-            text(out, &through.said);
+            text(out, &through.target);
             out.push(']');
         });
         out.push_str(",\"git\":");
@@ -177,7 +177,7 @@ impl Guard {
         mut names: NamePatterns,
         memory: &SavedState,
         wanted: Option<&[usize]>,
-        taken: AbsPath,
+        quarantine_path: AbsPath,
     ) -> Result<(Guard, Vec<MissingTree>), GuardError> {
         let known = |error: NamePatternsError| GuardError::Walk(error.into());
         for (kind, path, rest) in &memory.added {
@@ -229,7 +229,7 @@ impl Guard {
             born: (*seconds, *nanoseconds),
         };
         let objects = |list: &[ObjectNumbers]| list.iter().map(object).collect();
-        let scan_trees = ScanResult {
+        let found = ScanResult {
             held: memory
                 .held
                 .iter()
@@ -245,25 +245,25 @@ impl Guard {
             through: memory
                 .through
                 .iter()
-                .map(|(device, inode, name, link, said)| GitLink {
+                .map(|(device, inode, name, link, target)| GitLink {
                     dir: identity(*device, *inode),
                     name: name.as_bytes().into(),
                     object: object(link),
-                    said: said.as_bytes().to_vec(),
+                    target: target.as_bytes().to_vec(),
                 })
                 .collect(),
             ..ScanResult::default()
         };
-        let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
+        let left_out = [&memory.left_out[..], std::slice::from_ref(&quarantine_path)].concat();
         let roots = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let mut state = GuardState::new(
             Watches::default(),
-            Quarantine::new(taken),
+            Quarantine::new(quarantine_path),
             names.guards_git,
-            scan_trees,
+            found,
             since,
         );
         // No event tells what has happened since.

@@ -32,11 +32,11 @@ impl GuardedTree {
         GuardedTree::with(scene, &[], "taken")
     }
 
-    fn with(scene: TestTree, opened: &[&str], taken: impl AsRef<Path>) -> GuardedTree {
+    fn with(scene: TestTree, opened: &[&str], quarantine: impl AsRef<Path>) -> GuardedTree {
         let names = test_tree::names(DENIED, PROTECTED, opened);
         let trees = [scene.tree("w", true)];
         let (guard, at_start) =
-            Guard::arm(names, &trees, &[], &[], absolute(&scene.path(taken))).unwrap();
+            Guard::arm(names, &trees, &[], &[], absolute(&scene.path(quarantine))).unwrap();
         GuardedTree { scene, guard, at_start, put: Vec::new(), events: Vec::new() }
     }
 
@@ -67,24 +67,24 @@ impl GuardedTree {
     }
 
     /// The quarantined names, sorted. No failure is allowed.
-    fn taken(&self) -> Vec<String> {
-        let mut taken = Vec::new();
+    fn quarantined(&self) -> Vec<String> {
+        let mut quarantined = Vec::new();
         for event in &self.events {
             match event {
-                GuardEvent::Quarantined { path, kept, whole } => {
+                GuardEvent::Quarantined { path, moved_to, whole } => {
                     assert!(*whole);
                     assert!(
-                        fs::symlink_metadata(OsStr::from_bytes(kept.as_bytes())).is_ok(),
-                        "{kept}"
+                        fs::symlink_metadata(OsStr::from_bytes(moved_to.as_bytes())).is_ok(),
+                        "{moved_to}"
                     );
-                    taken.push(self.scene.relative(path));
+                    quarantined.push(self.scene.relative(path));
                 }
                 GuardEvent::Masked { .. } => {}
                 GuardEvent::Removed { .. } | GuardEvent::Failed { .. } => panic!("{event:?}"),
             }
         }
-        taken.sort();
-        taken
+        quarantined.sort();
+        quarantined
     }
 
     fn put(&self) -> Vec<String> {
@@ -98,7 +98,7 @@ impl GuardedTree {
         fs::symlink_metadata(self.scene.path(name)).is_ok()
     }
 
-    fn kept(&self, number: u32, name: &str) -> Vec<u8> {
+    fn quarantined_content(&self, number: u32, name: &str) -> Vec<u8> {
         fs::read(self.scene.path(format!("taken/{number}/{name}"))).unwrap()
     }
 }
@@ -130,10 +130,10 @@ fn a_new_protected_name_is_quarantined() {
     watch.scene.file("w/.vscode/tasks.json");
     watch.scene.file("w/plain");
     watch.turn();
-    assert_eq!(watch.taken(), ["w/.envrc", "w/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/.envrc", "w/.vscode"]);
     assert!(!watch.exists("w/.envrc") && !watch.exists("w/.vscode") && watch.exists("w/plain"));
-    assert_eq!(watch.kept(1, ".envrc"), b"w/.envrc");
-    assert_eq!(watch.kept(2, ".vscode/tasks.json"), b"w/.vscode/tasks.json");
+    assert_eq!(watch.quarantined_content(1, ".envrc"), b"w/.envrc");
+    assert_eq!(watch.quarantined_content(2, ".vscode/tasks.json"), b"w/.vscode/tasks.json");
     assert_eq!(fs::metadata(watch.scene.path("taken")).unwrap().mode() & 0o777, 0o700);
     assert!(watch.put.is_empty());
 }
@@ -143,7 +143,7 @@ fn no_quarantine_is_made_without_a_removed_name() {
     let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/a/b/c");
     watch.turn().finish();
-    assert!(watch.taken().is_empty() && !watch.exists("taken"));
+    assert!(watch.quarantined().is_empty() && !watch.exists("taken"));
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_new_denied_name_is_masked_and_stays() {
     fs::rename(watch.scene.file("w/a/new"), watch.scene.path("w/a/.env")).unwrap();
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
-    assert!(watch.exists("w/a/.env") && watch.taken().is_empty());
+    assert!(watch.exists("w/a/.env") && watch.quarantined().is_empty());
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_denied_and_protected_name_is_masked_and_quarantined() {
     watch.scene.file("w/.envrc");
     watch.turn();
     assert_eq!(
-        (watch.put(), watch.taken()),
+        (watch.put(), watch.quarantined()),
         (vec!["Mask w/.env".to_owned()], vec!["w/.env".to_owned(), "w/.envrc".to_owned()])
     );
 }
@@ -209,7 +209,7 @@ fn a_directory_that_appears_is_judged_as_a_whole() {
     fs::rename(watch.scene.path("outside"), watch.scene.path("w/inside")).unwrap();
     watch.turn();
     assert_eq!(
-        watch.taken(),
+        watch.quarantined(),
         ["w/inside/.npmrc", "w/inside/deep/.husky", "w/one/two/.git/hooks/pre-commit"]
     );
     assert!(
@@ -236,7 +236,7 @@ fn a_directory_renamed_to_a_protected_name_is_quarantined_and_others_stay_watche
     rename(&watch, "w/repo", "w/.git");
     rename(&watch, "w/moved", "w/renamed");
     watch.turn();
-    assert_eq!(watch.taken(), ["w/.git/hooks/pre-commit", "w/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/.git/hooks/pre-commit", "w/.vscode"]);
     watch.scene.file("w/renamed/deep/.envrc");
     rename(&watch, "w/renamed", "w/again");
     watch.turn();
@@ -263,7 +263,7 @@ fn objects_of_the_start_are_never_quarantined() {
     watch.scene.file("w/sub/.git/config");
     watch.turn();
     // A removed name that appears again may be the command's.
-    assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
+    assert_eq!(watch.quarantined(), ["w/dir/.envrc", "w/sub/.git/config"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc"]);
     assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
     assert!(
@@ -272,7 +272,7 @@ fn objects_of_the_start_are_never_quarantined() {
             && watch.exists("w/.npmrc")
     );
     watch.finish();
-    assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
+    assert_eq!(watch.quarantined(), ["w/dir/.envrc", "w/sub/.git/config"]);
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn the_inode_number_of_a_removed_file_means_nothing() {
         watch.turn();
         assert!(!watch.exists("w/.npmrc"));
     }
-    assert_eq!(watch.taken().len(), 20, "{reused} numbers were given again");
+    assert_eq!(watch.quarantined().len(), 20, "{reused} numbers were given again");
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn a_link_is_quarantined_itself_and_not_followed() {
     }
     watch.turn();
     assert_eq!(
-        watch.taken(),
+        watch.quarantined(),
         [
             "w/.config",
             "w/.envrc",
@@ -344,7 +344,7 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
     fs::rename(watch.scene.path("w/a"), watch.scene.path("w/c")).unwrap();
     watch.scene.link("w/a", "../victim");
     watch.turn();
-    assert_eq!(watch.taken(), ["w/c/b/.envrc"]);
+    assert_eq!(watch.quarantined(), ["w/c/b/.envrc"]);
     assert!(victim.exists());
     // A directory that replaced it is new, and judged as such.
     fs::remove_file(watch.scene.path("w/a")).unwrap();
@@ -352,7 +352,7 @@ fn a_directory_that_becomes_a_link_is_not_followed() {
     fs::rename(watch.scene.path("w/c"), watch.scene.path("w/d")).unwrap();
     watch.scene.file("w/c/b/.npmrc");
     watch.turn();
-    assert_eq!(watch.taken(), ["w/c/b/.envrc", "w/c/b/.npmrc", "w/d/b/.npmrc"]);
+    assert_eq!(watch.quarantined(), ["w/c/b/.envrc", "w/c/b/.npmrc", "w/d/b/.npmrc"]);
 }
 
 #[test]
@@ -387,7 +387,7 @@ fn a_covered_file_is_covered_under_each_new_name() {
     fs::rename(&made, w.join("e")).unwrap();
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/d/.env", "Mask w/e/inner"]);
-    assert!(watch.taken().is_empty());
+    assert!(watch.quarantined().is_empty());
     // The inode number of a removed file may be another file's.
     watch.put.clear();
     for name in [".env", "linked", "d/.env", "e/inner"] {
@@ -414,7 +414,7 @@ fn exceptions_may_appear() {
         watch.scene.file(name);
     }
     watch.turn();
-    assert_eq!(watch.taken(), ["w/.claude/settings.json", "w/.claude/worktrees/x/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/.claude/settings.json", "w/.claude/worktrees/x/.vscode"]);
     assert!(watch.exists("w/.npmrc") && watch.exists("w/.claude/worktrees/x/src"));
 }
 
@@ -463,7 +463,7 @@ fn lost_events_cause_a_full_scan() {
     for _ in 0..1000 {
         watch.turn();
     }
-    assert_eq!(watch.taken(), ["w/a/.envrc", "w/fresh/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/a/.envrc", "w/fresh/.vscode"]);
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
     // The guard goes on from there.
     watch.scene.file("w/fresh/.npmrc");
@@ -481,7 +481,7 @@ fn an_object_that_leaves_the_tree_is_not_watched() {
     watch.scene.file("w/.envrc");
     watch.turn().finish();
     assert!(outside.exists());
-    assert_eq!(watch.taken(), ["w/.envrc"]);
+    assert_eq!(watch.quarantined(), ["w/.envrc"]);
     // The watch moved with it, and is dropped.
     assert_eq!(watch.guard.state.nodes.len(), 2);
 }
@@ -493,7 +493,7 @@ fn the_quarantine_may_be_in_the_tree_or_on_another_file_system() {
     watch.turn();
     watch.scene.file("w/x");
     watch.turn().finish();
-    assert_eq!(watch.taken(), ["w/.envrc"]);
+    assert_eq!(watch.quarantined(), ["w/.envrc"]);
 
     let other = PathBuf::from(format!("/dev/shm/paddock-taken-{}", std::process::id()));
     let scene = TestTree::new();
@@ -519,12 +519,12 @@ fn the_quarantine_may_be_in_the_tree_or_on_another_file_system() {
     )
     .unwrap();
     watch.turn();
-    assert_eq!(watch.taken(), ["w/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/.vscode"]);
     assert!(!watch.exists("w/.vscode") && victim.exists());
-    let kept = other.join("1/.vscode");
-    assert_eq!(fs::read(kept.join("a/b")).unwrap(), b"w/.vscode/a/b");
-    assert_eq!(fs::metadata(kept.join("a/b")).unwrap().mode() & 0o777, 0o751);
-    assert_eq!(fs::read_link(kept.join("link")).unwrap(), victim);
+    let copy = other.join("1/.vscode");
+    assert_eq!(fs::read(copy.join("a/b")).unwrap(), b"w/.vscode/a/b");
+    assert_eq!(fs::metadata(copy.join("a/b")).unwrap().mode() & 0o777, 0o751);
+    assert_eq!(fs::read_link(copy.join("link")).unwrap(), victim);
     let found = Command::new("find").arg(&other).args(["-name", "end"]).output().unwrap();
     assert_eq!(found.stdout.iter().filter(|byte| **byte == b'\n').count(), 1);
     fs::remove_dir_all(other).unwrap();
@@ -556,7 +556,7 @@ fn a_covered_file_inside_does_not_keep_other_files() {
     assert_eq!(files.stdout.trim_ascii_end(), spared.as_os_str().as_bytes());
     assert!(names.iter().all(|name| store.join("1/.vscode").join(name).exists()));
     // The last scan is not complete while the name is there.
-    assert!(watch.guard.finish(&mut |event| panic!("told twice: {event:?}")).is_err());
+    assert!(watch.guard.finish(&mut |event| panic!("reported twice: {event:?}")).is_err());
     fs::rename(watch.scene.path("w/.vscode/m/app"), watch.scene.path("w/app")).unwrap();
     watch.finish();
     assert!(!watch.exists("w/.vscode") && watch.exists("w/app/.envrc"));
@@ -593,7 +593,7 @@ fn costs_of_a_turn() {
         watch.scene.file(format!("w/d{round}/.envrc"));
         let started = test_tree::cpu_us();
         watch.turn();
-        println!("one taken: {} us", test_tree::cpu_us() - started);
+        println!("one quarantined: {} us", test_tree::cpu_us() - started);
     }
     let started = test_tree::cpu_us();
     watch.finish();

@@ -10,9 +10,9 @@
 pub mod case_fold;
 mod glob;
 mod interned_names;
+mod match_state;
 mod pattern;
 mod prefix_tree;
-mod state;
 #[cfg(test)]
 mod tests;
 
@@ -22,12 +22,12 @@ use crate::plan::wire::bytes::Text;
 
 pub use glob::Globs;
 use interned_names::{InternedNames, NameId, STAR};
+pub use match_state::StateId;
+use match_state::{PatternState, PatternStates};
 pub use pattern::PatternError;
 use pattern::{PatternPart, PatternRoot};
 pub use prefix_tree::PrefixId;
 use prefix_tree::{ANYWHERE, PrefixTree, RuleSet, SLASH};
-pub use state::StateId;
-use state::{PatternState, PatternStates};
 
 /// What a pattern does with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

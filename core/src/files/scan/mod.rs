@@ -5,9 +5,9 @@
 //! the pattern named it, if it is inside the trees. So does every link on the way. A file with
 //! several hard links is covered under each name.
 
-mod shut_dirs;
 #[cfg(test)]
 mod tests;
+mod unreadable_dirs;
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
@@ -25,7 +25,7 @@ use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use shut_dirs::ReopenedDirs;
+use unreadable_dirs::ReopenedDirs;
 
 /// The target of a link may contain another link.
 const MAX_ROUNDS: usize = 16;
@@ -79,7 +79,7 @@ pub struct GitLink {
     pub dir: Identity,
     pub name: Box<[u8]>,
     pub object: Object,
-    pub said: Vec<u8>,
+    pub target: Vec<u8>,
 }
 
 /// Called for every directory before it is listed.
@@ -237,7 +237,7 @@ pub fn pins(
 /// A symlink at a name with a decision.
 struct LinkFound {
     path: AbsPath,
-    verdict: NameDecision,
+    decision: NameDecision,
     dir: StateId,
     next: StateId,
 }
@@ -253,7 +253,7 @@ impl LinkFound {
         let Some(tree) = roots.tree_of(&followed.end) else { return Ok(()) };
         // A link to a directory above itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
-        match self.verdict {
+        match self.decision {
             NameDecision::Deny(_) => names.add_path(NameRule::Deny, followed.end.as_bytes()),
             NameDecision::Protect(_) if tree.writable => {
                 names.add_path(NameRule::Protect, followed.end.as_bytes())
@@ -291,7 +291,7 @@ struct Scanner<'e, 'f, E> {
     /// Directories that are git's by their parts.
     git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found, and of flagged names.
-    kept: usize,
+    stored_path_bytes: usize,
     listed: usize,
 }
 
@@ -313,7 +313,7 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
             linked,
             trusted,
             git,
-            kept: 0,
+            stored_path_bytes: 0,
             listed: 0,
         }
     }
@@ -326,7 +326,7 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
 
     fn pin(&mut self, tree: usize, path: Vec<u8>) -> Result<(), WalkError> {
         if !self.pins.contains(&(tree, path.clone())) {
-            walk::keep(&mut self.kept, &path)?;
+            walk::count_stored_path(&mut self.stored_path_bytes, &path)?;
             self.pins.insert((tree, path));
         }
         Ok(())
@@ -340,7 +340,7 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
         kind: CoverKind,
     ) -> Result<(), WalkError> {
         let path = dir.absolute(name.to_bytes())?;
-        walk::keep(&mut self.kept, path.as_bytes())?;
+        walk::count_stored_path(&mut self.stored_path_bytes, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
         if dir.tree.writable {
             self.found.held.extend(HeldName::new(dir, name)?);
@@ -365,10 +365,10 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     fn root(
         &mut self,
         tree: &OpenTree,
-        verdict: NameDecision,
+        decision: NameDecision,
         look: NameMatch,
     ) -> Result<Option<Below>, E> {
-        let (kind, below) = match verdict {
+        let (kind, below) = match decision {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
             // It can not be moved: it is a mount point.
             NameDecision::Protect(_) if look.opened_below && tree.is_dir() => {
@@ -394,7 +394,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         let path = dir.join(name)?;
         if let NameDecision::Deny(Some(rule))
         | NameDecision::Protect(Some(rule))
-        | NameDecision::Link(Some(rule)) = entry.verdict
+        | NameDecision::Link(Some(rule)) = entry.decision
             && dir.tree.writable
         {
             let below = pins(names, dir.tree, &path, rule, dir.folding)?;
@@ -403,25 +403,25 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
             }
         }
         if file_type == FileType::Symlink
-            && !matches!(entry.verdict, NameDecision::Socket | NameDecision::Link(_))
+            && !matches!(entry.decision, NameDecision::Socket | NameDecision::Link(_))
         {
             let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
-            let link = |verdict| LinkFound { path: path.clone(), verdict, dir: state, next };
-            if entry.verdict != NameDecision::Through {
-                self.links.push(link(entry.verdict));
+            let link = |decision| LinkFound { path: path.clone(), decision, dir: state, next };
+            if entry.decision != NameDecision::Through {
+                self.links.push(link(entry.decision));
             }
             if dir.tree.writable && dir.below == Below::Locked {
                 self.links.push(link(NameDecision::Through));
             }
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
-                    Ok(said) => {
+                    Ok(target) => {
                         let held = HeldName::new(dir, entry.name)?;
                         let through = |HeldName { parent, name, object }| GitLink {
                             dir: parent,
                             name,
                             object,
-                            said: said.into_bytes(),
+                            target: target.into_bytes(),
                         };
                         self.found.through.extend(held.map(through));
                     }
@@ -438,11 +438,11 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                 dir: parent,
                 name,
                 object,
-                said: Vec::new(),
+                target: Vec::new(),
             };
             self.found.through.extend(held.map(through));
         }
-        match entry.verdict {
+        match entry.decision {
             NameDecision::Deny(_) => {
                 self.put(dir, entry.name, &stat, CoverKind::Mask)?;
                 self.note_names(&stat, CoverKind::Mask);
@@ -523,7 +523,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     /// A name that does not fit counts as new at the end.
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
         if let Ok(path) = dir.join(name.to_bytes())
-            && walk::lists(&mut self.listed, &path)
+            && walk::fits_stored_paths(&mut self.listed, &path)
         {
             self.found.flagged.push((dir.tree_index, path));
         }
@@ -604,11 +604,11 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     fn root(
         &mut self,
         _tree: &OpenTree,
-        verdict: NameDecision,
+        decision: NameDecision,
         look: NameMatch,
     ) -> Result<Option<Below>, E> {
         let below = if look.opened_below { Below::Carved } else { Below::Locked };
-        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
+        Ok((!matches!(decision, NameDecision::Deny(_))).then_some(below))
     }
 
     fn found(
@@ -617,7 +617,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
-        match entry.verdict {
+        match entry.decision {
             NameDecision::Protect(_) if entry.file_type == FileType::Directory => {
                 Ok(Some(if entry.look.opened_below { Below::Carved } else { Below::Locked }))
             }
@@ -646,7 +646,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         };
         // A tree that is locked as a whole or read-only needs no further lock.
         let locked_already =
-            dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
+            dir.below == Below::Locked || matches!(entry.decision, NameDecision::Protect(_));
         if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
             return Ok(());
         }

@@ -21,8 +21,8 @@ fn seen(
 
 /// "kind path" for each cover.
 fn covers(scene: &TestTree, names: &mut NamePatterns, trees: &[GrantedTree]) -> Vec<String> {
-    let scan_trees = seen(names, trees, &[]).unwrap();
-    scan_trees
+    let found = seen(names, trees, &[]).unwrap();
+    found
         .covers
         .iter()
         .map(|cover| format!("{:?} {}", cover.kind, scene.relative(&cover.path)))
@@ -250,9 +250,9 @@ fn a_tree_ends_at_another_tree_and_at_left_out_paths() {
     }
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let trees = [scene.tree("w", true), scene.tree("w/inner", false)];
-    let scan_trees = seen(&mut names, &trees, &[absolute(&scene.path("w/closed"))]).unwrap();
+    let found = seen(&mut names, &trees, &[absolute(&scene.path("w/closed"))]).unwrap();
     assert_eq!(
-        scan_trees.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
+        found.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
         ["w/.envrc"]
     );
 }
@@ -297,8 +297,8 @@ fn names_may_have_any_bytes_and_be_deeper_than_the_descriptor_limit() {
     let flags = OFlags::CREATE | OFlags::WRONLY;
     rustix::fs::openat(&at, c".env", flags, rustix::fs::Mode::RUSR).unwrap();
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
-    let found: Vec<&[u8]> = scan_trees.covers.iter().map(|cover| cover.path.as_bytes()).collect();
+    let found = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+    let found: Vec<&[u8]> = found.covers.iter().map(|cover| cover.path.as_bytes()).collect();
     assert_eq!(
         found,
         [path.join(".env").as_os_str().as_bytes(), scene.path(odd).as_os_str().as_bytes()]
@@ -318,10 +318,10 @@ fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
             ["Mask w/shut"],
             "{mode:o}"
         );
-        let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+        let found = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
         let path = absolute(&scene.path("w/shut"));
         assert_eq!(
-            scan_trees.shut,
+            found.shut,
             [Object::at(rustix::fs::CWD, &path.as_c_str()).unwrap()],
             "{mode:o}"
         );
@@ -377,8 +377,8 @@ fn a_walk_opens_closed_levels_again() {
         path.push("d");
     }
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
-    assert_eq!(scan_trees.covers.len(), 600);
+    let found = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+    assert_eq!(found.covers.len(), 600);
 }
 
 #[test]
@@ -407,8 +407,8 @@ fn an_interrupted_walk_is_an_error() {
     let mut walker = Walker::default();
     walker.is_interrupted = Some(|| true);
     let mut enter = |_: &NamePatterns, _: &Dir<'_>| Ok::<u32, WalkError>(0);
-    let outcome = scan_trees(&mut names, &roots, &mut walker, &[], &mut enter);
-    assert!(matches!(outcome, Err(WalkError::Interrupted)));
+    let result = scan_trees(&mut names, &roots, &mut walker, &[], &mut enter);
+    assert!(matches!(result, Err(WalkError::Interrupted)));
     walker.is_interrupted = Some(|| false);
     assert_eq!(
         scan_trees(&mut names, &roots, &mut walker, &[], &mut enter).unwrap().covers.len(),

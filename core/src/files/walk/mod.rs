@@ -128,16 +128,16 @@ const MAX_FOUND_PATHS_BYTES: usize = 64 << 20;
 
 /// Counts a path that is stored for information only. False: there are too many, and this one is
 /// dropped.
-pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
-    let fits = path.len() <= MAX_FOUND_PATHS_BYTES.saturating_sub(*listed);
-    *listed += if fits { path.len() } else { 0 };
+pub fn fits_stored_paths(stored_path_bytes: &mut usize, path: &[u8]) -> bool {
+    let fits = path.len() <= MAX_FOUND_PATHS_BYTES.saturating_sub(*stored_path_bytes);
+    *stored_path_bytes += if fits { path.len() } else { 0 };
     fits
 }
 
 /// Counts a path that is stored.
-pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
-    *kept += path.len();
-    if *kept > MAX_FOUND_PATHS_BYTES { Err(WalkError::TooMuch) } else { Ok(()) }
+pub fn count_stored_path(stored_path_bytes: &mut usize, path: &[u8]) -> Result<(), WalkError> {
+    *stored_path_bytes += path.len();
+    if *stored_path_bytes > MAX_FOUND_PATHS_BYTES { Err(WalkError::TooMuch) } else { Ok(()) }
 }
 
 /// The decision on an entry.
@@ -233,7 +233,7 @@ pub struct Entry<'a> {
     pub file_type: FileType,
     /// From the listing; 0 if there was none.
     pub inode: u64,
-    pub verdict: NameDecision,
+    pub decision: NameDecision,
     pub look: NameMatch,
 }
 
@@ -276,7 +276,7 @@ pub trait Visitor {
     fn root(
         &mut self,
         tree: &OpenTree,
-        verdict: NameDecision,
+        decision: NameDecision,
         look: NameMatch,
     ) -> Result<Option<Below>, Self::Error>;
 
@@ -340,7 +340,7 @@ fn is_last(path: &[u8], name: &[u8]) -> bool {
     path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| last.eq_ignore_ascii_case(name))
 }
 
-fn verdict(
+fn decide_name(
     names: &NamePatterns,
     dir: &Dir<'_>,
     name: &[u8],

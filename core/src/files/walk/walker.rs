@@ -7,7 +7,9 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
+use super::{
+    Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, decide_name,
+};
 use crate::files::patterns::{NamePatterns, StateId};
 use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
@@ -122,23 +124,23 @@ impl Walker {
         // The user requested only writable trees and copies. A read-only tree may be the system's.
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
-        let verdict = match () {
+        let decision = match () {
             () if start.denied => NameDecision::Deny(look.deny),
             () if !tree.writable || look.opened => NameDecision::Free,
             () => look.protect.map_or(NameDecision::Free, |rule| NameDecision::Protect(Some(rule))),
         };
-        let below = match verdict {
+        let below = match decision {
             NameDecision::Free => Some(Below::Plain),
-            verdict => visitor.root(tree, verdict, look)?,
+            decision => visitor.root(tree, decision, look)?,
         };
         let Some(below) = below.filter(|_| tree.is_dir()) else { return Ok(()) };
         self.path.clear();
         self.base = 0;
         let next = NextDir { parent: None, name: c"", state: look.next, below };
-        let outcome = self.list(names, roots, index, next, visitor);
-        let outcome = outcome.and_then(|()| self.run(names, roots, index, visitor));
+        let result = self.list(names, roots, index, next, visitor);
+        let result = result.and_then(|()| self.run(names, roots, index, visitor));
         self.rest();
-        outcome
+        result
     }
 
     /// Judges one entry of an open directory, and walks what is below it.
@@ -152,7 +154,7 @@ impl Walker {
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         self.path.clear();
-        let outcome = self.consider(names, dir, name, file_type, 0, visitor).and_then(|()| {
+        let result = self.consider(names, dir, name, file_type, 0, visitor).and_then(|()| {
             if self.pending.is_empty() {
                 return Ok(());
             }
@@ -178,7 +180,7 @@ impl Walker {
             self.run(names, roots, dir.tree_index, visitor)
         });
         self.rest();
-        outcome
+        result
     }
 
     /// Nothing is pending any more. Large buffers are freed.
@@ -435,18 +437,18 @@ impl Walker {
     ) -> Result<(), V::Error> {
         let Some(mut level) = self.levels.pop() else { return Ok(()) };
         let path = std::mem::take(&mut self.path);
-        let outcome = match level.fd.take() {
+        let result = match level.fd.take() {
             Some(fd) => {
                 let dir = level.dir(tree, index, fd.as_fd(), &path);
-                let outcome = self.consider(names, &dir, name, FileType::Unknown, 0, visitor);
+                let result = self.consider(names, &dir, name, FileType::Unknown, 0, visitor);
                 level.fd = Some(fd);
-                outcome
+                result
             }
             None => Ok(()),
         };
         self.path = path;
         self.levels.push(level);
-        outcome
+        result
     }
 
     /// Decides about an entry, and whether it has to be walked.
@@ -468,9 +470,9 @@ impl Walker {
             },
             known => known,
         };
-        let verdict = verdict(names, dir, bytes, file_type, look);
-        let entry = Entry { name, file_type, inode, verdict, look };
-        let below = match verdict {
+        let decision = decide_name(names, dir, bytes, file_type, look);
+        let entry = Entry { name, file_type, inode, decision, look };
+        let below = match decision {
             NameDecision::Free if file_type == FileType::Directory => match dir.below {
                 Below::Carved => Some(Below::Plain), // opened
                 below => Some(below),
@@ -515,8 +517,8 @@ impl Walker {
     }
 }
 
-/// Does a symlink lead to a directory of installed packages, where protected names may be made and
-/// changes are not reported? Such a link counts itself.
+/// Does a symlink lead to a directory of installed packages? There protected names may be made, and
+/// changes are not reported. So such a link is flagged itself.
 fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;

@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::kernel::seccomp_notify::CallAnswer;
+use crate::kernel::seccomp_notify::NotifyAnswer;
 use crate::kernel::stderr;
 
 /// Larger trees are left to programs that copy by themselves: deeper, more entries, longer.
@@ -49,13 +49,13 @@ impl NameInDir {
 }
 
 /// As renameat2(2), on the overlay of this mount.
-pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> CallAnswer {
+pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> NotifyAnswer {
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
-        Ok(()) => return CallAnswer::Value(0),
+        Ok(()) => return NotifyAnswer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
         // Two directories that are exchanged have no third one as a buffer: EXDEV, as the kernel
         // answers.
-        Err(errno) => return CallAnswer::Fail(errno),
+        Err(errno) => return NotifyAnswer::Fail(errno),
     }
     let mut carrier = TreeMover {
         mount,
@@ -74,8 +74,8 @@ pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) 
         );
     }
     match moved {
-        Ok(()) => CallAnswer::Value(0),
-        Err(errno) => CallAnswer::Fail(errno),
+        Ok(()) => NotifyAnswer::Value(0),
+        Err(errno) => NotifyAnswer::Fail(errno),
     }
 }
 

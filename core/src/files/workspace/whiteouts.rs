@@ -36,10 +36,10 @@ impl Whiteouts {
     ) -> bool {
         let above = |end: usize| dir[..end].to_vec();
         let ends = dir.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let way: Vec<Vec<u8>> =
+        let dirs: Vec<Vec<u8>> =
             [Vec::new()].into_iter().chain(ends.map(above)).chain([dir.to_vec()]).collect();
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        for part in &way {
+        for part in &dirs {
             if !self.dirs.contains_key(part) && owner(workspace, part) != Ok(own) {
                 return false;
             }
@@ -48,7 +48,7 @@ impl Whiteouts {
         if names.peek().is_none() {
             return true;
         }
-        for part in way {
+        for part in dirs {
             self.dirs.entry(part).or_default();
         }
         self.dirs.entry(dir.to_vec()).or_default().extend(names);

@@ -51,7 +51,7 @@ fn compiled(default: &str, rules: Value) -> ExecRules {
 #[derive(Clone)]
 struct TestExec {
     chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and resolved
-    told: Vec<Option<Vec<u8>>>,
+    line_arguments: Vec<Option<Vec<u8>>>,
     argv: Vec<Vec<u8>>,
     cwd: Vec<u8>,
     uid: u32,
@@ -64,7 +64,7 @@ impl TestExec {
     fn new(exe: &str, argv: &str) -> TestExec {
         TestExec {
             chain: vec![(exe.into(), exe.into())],
-            told: vec![None],
+            line_arguments: vec![None],
             argv: argv.split(' ').map(Into::into).collect(),
             cwd: b"/home/ada/project".to_vec(),
             uid: 1000,
@@ -74,7 +74,7 @@ impl TestExec {
         }
     }
 
-    fn given(mut self, path: &str) -> TestExec {
+    fn named(mut self, path: &str) -> TestExec {
         self.chain[0].0 = path.into();
         self
     }
@@ -85,14 +85,14 @@ impl TestExec {
 
     fn by_link(mut self, named: &str, real: &str) -> TestExec {
         self.chain.push((named.into(), real.into()));
-        self.told.push(None);
+        self.line_arguments.push(None);
         self.digests.push(Some(1));
         self
     }
 
     /// The last interpreter has an argument of its own.
-    fn told(mut self, argument: &str) -> TestExec {
-        *self.told.last_mut().unwrap() = Some(argument.into());
+    fn with_line_argument(mut self, argument: &str) -> TestExec {
+        *self.line_arguments.last_mut().unwrap() = Some(argument.into());
         self
     }
 
@@ -109,8 +109,8 @@ impl TestExec {
         self.with_exec(|exec| rules.approves(exec))
     }
 
-    fn with_exec<T>(&self, asked: impl FnOnce(&ExecRequest<'_>) -> T) -> T {
-        let files = self.chain.iter().zip(&self.told);
+    fn with_exec<T>(&self, test: impl FnOnce(&ExecRequest<'_>) -> T) -> T {
+        let files = self.chain.iter().zip(&self.line_arguments);
         let chain: Vec<ExecFile<'_>> = files
             .map(|((named, real), argument)| ExecFile {
                 named,
@@ -121,7 +121,7 @@ impl TestExec {
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
         let parent_argv: Vec<&[u8]> =
             self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
-        asked(&ExecRequest {
+        test(&ExecRequest {
             chain: &chain,
             argv: &argv,
             cwd: &self.cwd,
@@ -148,9 +148,9 @@ fn decides(rule: &Value, call: &TestExec) -> (bool, bool) {
 #[test]
 fn every_key_allows_by_the_counting_name_and_denies_by_any_name() {
     let git = || TestExec::new("/usr/bin/git", "git push origin");
-    let link = || TestExec::new("/usr/bin/curl", "git x").given("/project/bin/git");
+    let link = || TestExec::new("/usr/bin/curl", "git x").named("/project/bin/git");
     let script = || TestExec::new("/project/run", "run x").by("/usr/bin/python3");
-    let busybox = |argv: &str| TestExec::new("/bin/busybox", argv).given("/bin/rm");
+    let busybox = |argv: &str| TestExec::new("/bin/busybox", argv).named("/bin/rm");
     let curl = |argv: &str| TestExec::new("/usr/bin/curl", argv);
     let (zero, one) = ("00".repeat(32), "01".repeat(32));
     for (rule, call, allow, deny) in [
@@ -159,8 +159,8 @@ fn every_key_allows_by_the_counting_name_and_denies_by_any_name() {
         (json!({"exe": ["/bin/x", "/usr/bin/git"]}), git(), true, true),
         (json!({"exe": "/usr/bin/gi"}), git(), false, false),
         (json!({"exe": "/project/bin/git"}), link(), false, true),
-        (json!({"exe": "/project/bin/git"}), link().given("/project//./bin/git"), false, true),
-        (json!({"exe": "/home/ada/project/git"}), link().given("./git"), false, true),
+        (json!({"exe": "/project/bin/git"}), link().named("/project//./bin/git"), false, true),
+        (json!({"exe": "/home/ada/project/git"}), link().named("./git"), false, true),
         (json!({"exe": "/project/run"}), script(), true, true),
         (json!({"exe": "/usr/bin/python3"}), script(), false, true),
         (
@@ -189,7 +189,7 @@ fn every_key_allows_by_the_counting_name_and_denies_by_any_name() {
         (json!({"exe_basename": "rm"}), busybox("rm -rf x"), false, true),
         (
             json!({"exe_basename": "rm"}),
-            busybox("busybox rm -rf x").given("/bin/busybox"),
+            busybox("busybox rm -rf x").named("/bin/busybox"),
             false,
             true,
         ),
@@ -229,11 +229,11 @@ fn every_key_allows_by_the_counting_name_and_denies_by_any_name() {
         (json!({"argv_regex": "^git status( |$)"}), git(), false, false),
         (json!({"argv_regex": ["x", "origin$"]}), git(), true, true),
         (json!({"argv_regex": "^$"}), git(), false, false),
-        (json!({"argv_regex": "^ "}), git().given(""), false, false),
-        (json!({"exe_glob": "/home/**"}), git().given(""), false, false),
+        (json!({"argv_regex": "^ "}), git().named(""), false, false),
+        (json!({"exe_glob": "/home/**"}), git().named(""), false, false),
         (
             json!({"argv_regex": "^rm -rf"}),
-            busybox("busybox rm -rf x").given("/bin/busybox"),
+            busybox("busybox rm -rf x").named("/bin/busybox"),
             false,
             true,
         ),
@@ -322,11 +322,11 @@ fn the_first_rule_that_matches_decides() {
         json!({"action": "deny", "argv_contains": "push"}),
         json!({"action": "allow", "exe": "/usr/bin/git"}),
     );
-    let verdict = |rules: Value| push.judged(&compiled("ask", rules));
-    assert_eq!(verdict(json!([deny, allow])).action, Action::Deny);
-    assert_eq!(verdict(json!([allow, deny])).action, Action::Allow);
-    assert_eq!(verdict(json!([])).cause, Cause::Default);
-    assert_eq!(verdict(json!([])).action, Action::Ask);
+    let decision = |rules: Value| push.judged(&compiled("ask", rules));
+    assert_eq!(decision(json!([deny, allow])).action, Action::Deny);
+    assert_eq!(decision(json!([allow, deny])).action, Action::Allow);
+    assert_eq!(decision(json!([])).cause, Cause::Default);
+    assert_eq!(decision(json!([])).action, Action::Ask);
 }
 
 #[test]
@@ -355,7 +355,10 @@ fn arguments_denied_to_a_program_are_denied_to_its_scripts() {
         call.judged(&compiled("allow", json!([rule]))).action == Action::Deny
     };
     let push = || {
-        TestExec::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push")
+        TestExec::new("/project/run", "run origin")
+            .named("./run")
+            .by("/usr/bin/git")
+            .with_line_argument("push")
     };
     for key in [
         json!({"argv_regex": "^git push"}),
@@ -369,7 +372,7 @@ fn arguments_denied_to_a_program_are_denied_to_its_scripts() {
         assert!(
             denies(
                 rule.clone(),
-                TestExec::new("/project/push", "x").given("push").by("/usr/bin/git")
+                TestExec::new("/project/push", "x").named("push").by("/usr/bin/git")
             ),
             "{rule}"
         );
@@ -377,30 +380,38 @@ fn arguments_denied_to_a_program_are_denied_to_its_scripts() {
             denies(
                 rule.clone(),
                 TestExec::new("/project/run", "git push log")
-                    .given("./run")
+                    .named("./run")
                     .by("/usr/bin/git")
-                    .told("push")
+                    .with_line_argument("push")
             ),
             "{rule}"
         );
     }
     assert!(denies(
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}),
-        TestExec::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push")
+        TestExec::new("/project/run", "git log")
+            .named("./run")
+            .by("/usr/bin/git")
+            .with_line_argument("push")
     ));
-    let busybox = || TestExec::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
+    let busybox =
+        || TestExec::new("/project/run", "run").by("/usr/bin/busybox").with_line_argument("wget");
     assert!(denies(json!({"action": "deny", "exe_basename": "wget"}), busybox()));
     assert!(denies(
         json!({"action": "deny", "exe_basename": "curl", "argv_host_in_not": "good.org"}),
         {
             TestExec::new("/project/run", "run https://good.org/")
                 .by("/usr/bin/curl")
-                .told("https://bad.org/")
+                .with_line_argument("https://bad.org/")
         }
     ));
     // Nested: each gets the argument of its own line.
     let nested = || {
-        TestExec::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push")
+        TestExec::new("/project/a", "a")
+            .by("/project/b")
+            .with_line_argument("x")
+            .by("/usr/bin/git")
+            .with_line_argument("push")
     };
     assert!(denies(
         json!({
@@ -465,8 +476,8 @@ fn a_writable_program_needs_a_rule_with_path_or_content() {
         ),
         ("ask", json!({"action": "deny", "exe_basename": "curl"}), (Action::Ask, Cause::Default)),
     ] {
-        let verdict = tool().judged(&compiled(default, json!([rule])));
-        assert_eq!((verdict.action, verdict.cause), expected, "{rule}");
+        let decision = tool().judged(&compiled(default, json!([rule])));
+        assert_eq!((decision.action, decision.cause), expected, "{rule}");
     }
     let mut gate = gate("allow", json!([{"action": "deny", "exe_basename": "curl"}]));
     gate.exec_only_granted = false;
@@ -497,7 +508,7 @@ fn an_approval_has_to_hold_surely_and_beats_no_rule() {
         (git("git push\n"), None),
         (git("/usr/bin/git push"), None),
         // Under another name the rule holds only partly.
-        (TestExec::new("/usr/bin/git2", "git push").given("/usr/bin/git"), None),
+        (TestExec::new("/usr/bin/git2", "git push").named("/usr/bin/git"), None),
         (elsewhere, None),
         (TestExec::new("/usr/bin/make", "make"), Some(1)),
         (TestExec::new("/home/ada/project/make", "make").own(), None),
@@ -530,10 +541,10 @@ fn an_allow_rule_that_held_partly_is_named() {
             {"action": "allow", "exe_basename": "python3"},
         ]),
     );
-    let verdict =
-        TestExec::new("/usr/bin/python3.11", "python3").given("/usr/bin/python3").judged(&rules);
+    let decision =
+        TestExec::new("/usr/bin/python3.11", "python3").named("/usr/bin/python3").judged(&rules);
     assert_eq!(
-        (verdict.action, verdict.cause, verdict.doubted),
+        (decision.action, decision.cause, decision.doubted),
         (Action::Deny, Cause::Default, Some(1))
     );
 }
@@ -543,9 +554,9 @@ fn an_unknown_fact_is_an_error_only_if_a_rule_needs_it() {
     let parent = json!([{"action": "allow", "exe": "/bin/cat", "parent_exe": "/usr/bin/git"}]);
     let mut cat = TestExec::new("/bin/cat", "cat");
     cat.parent = None;
-    let verdict = cat.judged(&compiled("allow", parent.clone()));
-    assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is unknown".to_owned() });
-    assert_eq!(verdict.action, Action::Deny);
+    let decision = cat.judged(&compiled("allow", parent.clone()));
+    assert_eq!(decision.cause, Cause::Error { rule: 0, why: "the parent is unknown".to_owned() });
+    assert_eq!(decision.action, Action::Deny);
     let mut asking = gate("allow", parent.clone());
     asking.on_error = Action::Ask;
     assert_eq!(cat.judged(&ExecRules::compile(&asking).unwrap()).action, Action::Ask);
@@ -562,7 +573,7 @@ fn an_unknown_fact_is_an_error_only_if_a_rule_needs_it() {
 
 #[test]
 fn expressions_take_linear_time_and_match_bytes() {
-    for (pattern, said) in [
+    for (pattern, expected) in [
         (r"(a)\1", "backreferences"),
         (r"(?=a)", "look-around"),
         ("(", "unclosed"),
@@ -571,7 +582,7 @@ fn expressions_take_linear_time_and_match_bytes() {
         ("[\u{e9}]", "Unicode"),
     ] {
         let error = regex(pattern.as_bytes()).unwrap_err();
-        assert!(error.contains(said) && !error.contains('\n'), "{pattern}: {error}");
+        assert!(error.contains(expected) && !error.contains('\n'), "{pattern}: {error}");
     }
     assert!(regex(b"\xff").is_err());
     assert!(regex(".\u{e9}$".as_bytes()).unwrap().is_match(b"\xff\xc3\xa9"));
@@ -639,7 +650,7 @@ impl RandomSample {
     }
 
     fn call(&mut self) -> TestExec {
-        let mut call = TestExec::new(self.of(&PATHS), self.of(&WORDS)).given(self.of(&PATHS));
+        let mut call = TestExec::new(self.of(&PATHS), self.of(&WORDS)).named(self.of(&PATHS));
         for _ in 0..self.below(3) {
             call = call.by(self.of(&PATHS));
         }
@@ -696,8 +707,8 @@ fn rules_apply_in_order_and_a_further_key_only_narrows() {
         let actions = ["allow", "deny", "ask"];
         let rules: Vec<Value> =
             (0..1 + lot.below(5)).map(|_| lot.rule(actions[lot.0 as usize % 3])).collect();
-        let verdict = call.judged(&compiled("ask", json!(rules)));
-        if let Cause::Rule(index) = verdict.cause {
+        let decision = call.judged(&compiled("ask", json!(rules)));
+        if let Cause::Rule(index) = decision.cause {
             assert_eq!(call.judged(&compiled("ask", json!(rules[..index]))).cause, Cause::Default);
             assert_eq!(call.judged(&compiled("ask", json!([rules[index]]))).cause, Cause::Rule(0));
         } else {

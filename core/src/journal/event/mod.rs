@@ -127,7 +127,7 @@ pub enum Event<'a> {
     },
     /// The last scan of this session was interrupted, and a later run finished it.
     ScanFinished {
-        taken: usize,
+        quarantined: usize,
     },
     /// A denied or locked name appeared or was replaced; `window_us` is how long it was accessible.
     NameMasked {
@@ -240,8 +240,8 @@ impl Event<'_> {
                     MAX_SENTENCE_CHARS,
                 );
             }
-            Event::ScanFinished { taken } => {
-                let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{taken}");
+            Event::ScanFinished { quarantined } => {
+                let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{quarantined}");
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
@@ -492,7 +492,7 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        let taken = Event::NameQuarantined {
+        let quarantined = Event::NameQuarantined {
             path: b"/w/.envrc",
             quarantine: b"/s/taken/1/.envrc",
             whole: true,
@@ -502,7 +502,7 @@ mod tests {
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
         let (unfinished, finished) =
-            (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
+            (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { quarantined: 2 });
         let (ran, attack) = (
             report(ExecResult::Ran { verified: true }),
             report(ExecResult::Attack("the arguments")),
@@ -524,7 +524,8 @@ mod tests {
             (decision.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
         let network = Event::Network(&decision);
         let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
-        let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
+        let events =
+            [start(&command, b"/", &chain), end, quarantined, removed, left, masked, flagged];
         for event in events
             .into_iter()
             .chain([exec, attack, refused, network, lost, missing, unfinished, finished])

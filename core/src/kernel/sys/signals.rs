@@ -157,19 +157,19 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
 /// pending.
 pub fn received_signals(signals: BorrowedFd<'_>) -> impl Iterator<Item = ReceivedSignal> {
     const MAX_SIGNALS_PER_READ: usize = 8;
-    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; MAX_SIGNALS_PER_READ] =
+    let mut info: [MaybeUninit<libc::signalfd_siginfo>; MAX_SIGNALS_PER_READ] =
         [const { MaybeUninit::uninit() }; MAX_SIGNALS_PER_READ];
     // SAFETY: the kernel writes whole records, and no more than there is room for.
     let read =
-        unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
+        unsafe { libc::read(signals.as_raw_fd(), info.as_mut_ptr().cast(), size_of_val(&info)) };
     let count = usize::try_from(read).unwrap_or(0) / size_of::<libc::signalfd_siginfo>();
-    taken.into_iter().take(count).map(|taken| {
+    info.into_iter().take(count).map(|info| {
         // SAFETY: so many were written.
-        let taken = unsafe { taken.assume_init() };
-        let sent = matches!(taken.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
+        let info = unsafe { info.assume_init() };
+        let sent = matches!(info.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
         ReceivedSignal {
-            signal: taken.ssi_signo as i32,
-            sender: sent.then_some(taken.ssi_pid as i32),
+            signal: info.ssi_signo as i32,
+            sender: sent.then_some(info.ssi_pid as i32),
         }
     })
 }

@@ -82,7 +82,7 @@ pub struct ProxyRequest {
     pub port: u16,
     pub protocol: ProxyProtocol,
     /// This many bytes belong to the greeting.
-    pub taken: usize,
+    pub consumed: usize,
     /// The bytes that replace them.
     pub head: Vec<u8>,
 }
@@ -192,7 +192,7 @@ fn socks_request(pending: &[u8]) -> GreetingStep {
             host,
             port,
             protocol: ProxyProtocol::Socks,
-            taken: pending.len() - rest.len(),
+            consumed: pending.len() - rest.len(),
             head: Vec::new(),
         }),
         _ => GreetingStep::Refused(reply(NOT_ALLOWED), Some(NO_HOST)),
@@ -230,7 +230,7 @@ fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingSte
             host,
             port,
             protocol: ProxyProtocol::Connect,
-            taken: length,
+            consumed: length,
             head: Vec::new(),
         }));
     }
@@ -251,7 +251,7 @@ fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingSte
         host,
         port: port.unwrap_or(80),
         protocol: ProxyProtocol::Request,
-        taken: length,
+        consumed: length,
         head,
     }))
 }

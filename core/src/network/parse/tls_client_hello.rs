@@ -215,9 +215,9 @@ struct TlsReader<'a>(&'a [u8]);
 
 impl<'a> TlsReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(length)?;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
-        Some(taken)
+        Some(bytes)
     }
 
     fn u16(&mut self) -> Option<u16> {
@@ -240,7 +240,7 @@ impl<'a> TlsReader<'a> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::network::random_bytes::RandomBytes;
+    use crate::network::fuzz_bytes::FuzzBytes;
 
     fn vector_u16(content: &[u8]) -> Vec<u8> {
         [&(content.len() as u16).to_be_bytes(), content].concat()
@@ -496,7 +496,7 @@ pub mod tests {
 
     #[test]
     fn random_bytes_cause_no_panic() {
-        let (mut noise, usual) = (RandomBytes::new(2), usual());
+        let (mut noise, usual) = (FuzzBytes::new(2), usual());
         for _ in 0..5_000 {
             if let ClientHello::Sni(ServerName { name, .. }) = read(&noise.mutated(&usual)) {
                 assert!(!name.is_empty());

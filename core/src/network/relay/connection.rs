@@ -21,9 +21,9 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use super::byte_pump::{ByteFlow, PumpError, PumpSocket, PumpTools};
 use super::decision_log::{self, DecisionLayer};
-use super::dial::{Dial, DialStep, WATCHED_EVENTS, is_own};
+use super::dial_addresses::{Dial, DialStep, WATCHED_EVENTS, is_own};
+use super::dialer::{DialResult, Dialer};
 use super::host_resolver::Addresses;
-use super::origin::{DialResult, Origin};
 use super::relay_messages::SocketProcess;
 use super::sniffer::{SniffedDenial, Sniffer};
 use crate::network::parse::http_request::{self, FirstBytes};
@@ -131,9 +131,9 @@ pub enum Turn {
     Denied(SniffedDenial),
     /// Check what it waits for: [`PendingReason`].
     Decide,
-    /// The client sent a proxy request: call `accept_proxy_request`.
+    /// The client sent a proxy request: call `proxy_requested`.
     ProxyRequested(ProxyRequest),
-    /// The HTTP helper takes it: call `hand_over_client`.
+    /// The HTTP helper takes it: call `hand_over_connection`.
     HandedOver(HandoverKind),
     /// The greeting is refused: report the reason if there is one, then call `refuse_greeting`.
     ProxyRefused(Vec<u8>, Option<&'static str>),
@@ -232,8 +232,8 @@ impl<'t> Connection<'t> {
         loop {
             match greeting.next(unparsed, token) {
                 GreetingStep::More => {}
-                GreetingStep::Reply(taken, response) => {
-                    unparsed.drain(..taken);
+                GreetingStep::Reply(consumed, response) => {
+                    unparsed.drain(..consumed);
                     if rustix::net::send(&self.client.socket, response, SendFlags::NOSIGNAL)
                         != Ok(response.len())
                     {
@@ -267,7 +267,7 @@ impl<'t> Connection<'t> {
     /// Takes the target of a proxy request. From here on it is like a direct connection to that
     /// target.
     pub fn accept_proxy_request(&mut self, target: ConnectionTarget<'t>, request: ProxyRequest) {
-        let ProxyRequest { host, protocol, taken, head, .. } = request;
+        let ProxyRequest { host, protocol, consumed, head, .. } = request;
         let ConnectionState::ProxyGreeting(_, unparsed) =
             std::mem::replace(&mut self.state, ConnectionState::Waiting)
         else {
@@ -283,7 +283,8 @@ impl<'t> Connection<'t> {
             }
         };
         let flow = if self.sniffer.is_some() { ByteFlow::checked() } else { ByteFlow::unchecked() };
-        self.up = flow.with_unsent([&head[..], unparsed.get(taken..).unwrap_or_default()].concat());
+        self.up =
+            flow.with_unsent([&head[..], unparsed.get(consumed..).unwrap_or_default()].concat());
         self.protocol = Some(protocol);
         self.target = target;
         self.deadline = None;
@@ -306,11 +307,10 @@ impl<'t> Connection<'t> {
 
     /// Confirms the connection to a proxy client. False: the client does not take the reply.
     fn confirm_to_client(&self) -> bool {
-        let Some(confirm_to_client) = self.protocol.map(ProxyProtocol::success_reply) else {
+        let Some(reply) = self.protocol.map(ProxyProtocol::success_reply) else {
             return true;
         };
-        rustix::net::send(&self.client.socket, &confirm_to_client, SendFlags::NOSIGNAL)
-            == Ok(confirm_to_client.len())
+        rustix::net::send(&self.client.socket, &reply, SendFlags::NOSIGNAL) == Ok(reply.len())
     }
 
     /// Prepares the connection for the HTTP helper.
@@ -325,9 +325,9 @@ impl<'t> Connection<'t> {
         (self.client.socket, self.up.into_unsent(), self.target)
     }
 
-    /// True if a server was contacted. A server that is still being dialled when the client leaves
-    /// may have noticed it.
-    pub fn has_carried_bytes(&self) -> bool {
+    /// Was a server reached, or may it have been? A server that is still being dialled when the
+    /// client leaves may have noticed that.
+    pub fn may_have_reached_server(&self) -> bool {
         let is_outside =
             matches!(self.state, ConnectionState::Flowing | ConnectionState::Dialling(_))
                 && !self.was_refused;
@@ -360,7 +360,7 @@ impl<'t> Connection<'t> {
     pub fn dial(
         &mut self,
         addresses: Addresses,
-        from: &Origin<'_>,
+        from: &Dialer<'_>,
         now: Instant,
         event: u64,
     ) -> DialResult {
@@ -368,7 +368,7 @@ impl<'t> Connection<'t> {
         self.dial_next(from, now, event)
     }
 
-    pub fn dial_next(&mut self, from: &Origin<'_>, now: Instant, event: u64) -> DialResult {
+    pub fn dial_next(&mut self, from: &Dialer<'_>, now: Instant, event: u64) -> DialResult {
         let ConnectionState::Dialling(dial) = &mut self.state else { return DialResult::Started };
         self.server = None;
         self.deadline = None;

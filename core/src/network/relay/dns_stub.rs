@@ -155,7 +155,7 @@ impl DnsStream {
         scratch: &mut [u8],
         now: Instant,
     ) -> StreamTurn {
-        let mut question_answered = 0;
+        let mut answered = 0;
         loop {
             while !self.answers.is_empty() {
                 match rustix::net::send(&self.end.socket, &self.answers, SendFlags::NOSIGNAL) {
@@ -166,7 +166,7 @@ impl DnsStream {
                     Err(_) => return StreamTurn::Over,
                 }
             }
-            if question_answered == MAX_ANSWERS_PER_TURN {
+            if answered == MAX_ANSWERS_PER_TURN {
                 return StreamTurn::Again;
             }
             if let Some((length, rest)) = self.received.split_first_chunk::<2>()
@@ -180,7 +180,7 @@ impl DnsStream {
                 self.answers.extend_from_slice(&answer);
                 self.received.drain(..length);
                 self.deadline = now + STREAM_IDLE_TIMEOUT;
-                question_answered += 1;
+                answered += 1;
                 continue;
             }
             if !self.end.readable {

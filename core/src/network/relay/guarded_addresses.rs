@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use super::dial::is_of_this_machine;
+use super::dial_addresses::is_of_this_machine;
 use super::host_resolver::{Addresses, LookupFailure};
 use crate::network::rules::address;
 use crate::plan::host_name::{Host, HostName};

@@ -38,7 +38,7 @@ const MAX_SERVERS: usize = 3;
 const MAX_TIMEOUT_S: u64 = 30;
 const MAX_ATTEMPTS: usize = 5;
 
-/// A longer file is cut.
+/// A longer file is cut. No usual file is so long.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The addresses of one name, in dialling order: IPv4 first, because many hosts have a broken IPv6.

@@ -135,13 +135,13 @@ impl Handover {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
                 Ok((_, length @ 1..=MAX_MESSAGE_BYTES)) => {
-                    let next_dial = reader::from_slice::<DialMessage>(&message[..length]).ok();
-                    let request = next_dial.and_then(|next_dial| {
-                        let host = http_hosts::read_host(next_dial.dial.as_bytes())?;
-                        (next_dial.port != 0).then_some(DialRequest {
-                            id: next_dial.id,
+                    let dial = reader::from_slice::<DialMessage>(&message[..length]).ok();
+                    let request = dial.and_then(|dial| {
+                        let host = http_hosts::read_host(dial.dial.as_bytes())?;
+                        (dial.port != 0).then_some(DialRequest {
+                            id: dial.id,
                             host,
-                            port: next_dial.port,
+                            port: dial.port,
                         })
                     });
                     if request.is_none() {
@@ -264,11 +264,11 @@ mod tests {
             );
             handed_over += 1;
         }
-        let mut taken = 0;
-        while taken < handed_over {
+        let mut count = 0;
+        while count < handed_over {
             let (message, came) = received(&theirs);
             assert!(came && message.ends_with(b"x"));
-            taken += 1;
+            count += 1;
             handover.flush();
         }
         assert!(handover.waiting.is_empty());

@@ -6,18 +6,18 @@
 //! network namespace. The sockets that it creates belong to the host's network.
 
 pub mod byte_pump;
-mod connect_upstream;
+mod connect_or_refuse;
 pub mod connection;
-mod decide;
+mod decide_target;
 pub mod decision_log;
-pub mod dial;
-mod dial_for_http;
+pub mod dial_addresses;
+mod dial_for_http_helper;
+mod dialer;
 pub mod dns_stub;
 pub mod guarded_addresses;
 pub mod host_resolver;
 pub mod http_handover;
-mod origin;
-mod pending;
+mod pending_connections;
 mod proxy;
 pub mod refusal_response;
 pub mod relay_messages;
@@ -44,12 +44,12 @@ use self::connection::{Connection, ConnectionSide, Direction, PendingReason, Tur
 use self::decision_log::{
     ConnectionResult, DecisionLayer, DecisionLog, RelayDecision, SupervisorMessage, Traffic,
 };
-use self::dial_for_http::UpstreamDial;
+use self::dial_for_http_helper::UpstreamDial;
 use self::dns_stub::{DnsStream, DnsStub, StreamTurn};
 use self::guarded_addresses::UpstreamGuards;
 use self::host_resolver::{Addresses, HostResolver, NameSources};
 use self::http_handover::Handover;
-use self::pending::RelayQuestions;
+use self::pending_connections::RelayQuestions;
 use self::refusal_response::{DENIED_STATUS, RefusalText};
 use self::socket_owner::OwnerLookup;
 use self::splice_pipes::Pipes;
@@ -154,7 +154,7 @@ struct RelayListener {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerKind {
     /// Any destination.
-    DialResult,
+    AnyHost,
     /// This port of the host.
     Local(u16),
     Published(PublishedPort),
@@ -216,7 +216,7 @@ impl<'t> Relay<'t> {
         sys::ignore_broken_pipe_signal();
         let max_connections = connection_limit();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let dialled = sockets.dialled.into_iter().map(|socket| (ListenerKind::DialResult, socket));
+        let dialled = sockets.dialled.into_iter().map(|socket| (ListenerKind::AnyHost, socket));
         let local =
             sockets.local.into_iter().map(|(port, socket)| (ListenerKind::Local(port), socket));
         let published = sockets
@@ -467,10 +467,10 @@ impl<'t> Relay<'t> {
             self.slots.len() - 1
         });
         let generation = self.slots[index].generation;
-        if kind == ListenerKind::DialResult && dialled.port() == 53 {
+        if kind == ListenerKind::AnyHost && dialled.port() == 53 {
             self.begin_dns_stream(client, generation, index);
         } else if kind == ListenerKind::Proxy
-            || (kind == ListenerKind::DialResult && dialled.ip() == PROXY.ip())
+            || (kind == ListenerKind::AnyHost && dialled.ip() == PROXY.ip())
         {
             self.begin_proxy_greeting(client, generation, index);
         } else {
@@ -550,7 +550,7 @@ impl<'t> Relay<'t> {
                 Turn::Decide => self.decide(&mut connection, generation, index),
                 Turn::Unreachable(errno) => {
                     let number = event(SERVER, generation, index);
-                    let dialled = connection.dial_next(&self.origin(), self.now, number);
+                    let dialled = connection.dial_next(&self.dialer(), self.now, number);
                     self.after_dial(&mut connection, dialled, errno)
                 }
                 Turn::ProxyRequested(request) => {
@@ -594,7 +594,7 @@ impl<'t> Relay<'t> {
             received: connection.received(),
             ms: (self.now - connection.began).as_millis(),
         };
-        let flowed = connection.has_carried_bytes();
+        let flowed = connection.may_have_reached_server();
         let target = connection.close(&mut self.tools);
         if flowed {
             let local = match target.direction {

@@ -51,7 +51,7 @@ mod tests {
     fn an_ipv6_address_with_a_port_has_brackets() {
         let text =
             RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED_STATUS };
-        for (host, port, said) in [
+        for (host, port, expected) in [
             (
                 "2001:db8::1",
                 8443,
@@ -66,7 +66,10 @@ mod tests {
             ("a.example", 443, "a.example:443 (no rule allows it; --allow-domain a.example)"),
         ] {
             let answer = String::from_utf8(answer(Some(&host), port, &text)).unwrap();
-            assert!(answer.ends_with(&format!("\r\n\r\npaddock: denied: {said}\n")), "{answer}");
+            assert!(
+                answer.ends_with(&format!("\r\n\r\npaddock: denied: {expected}\n")),
+                "{answer}"
+            );
         }
     }
 }

@@ -57,7 +57,8 @@ pub enum SupervisorReply {
     },
     Answer {
         id: u64,
-        verdict: Answer,
+        #[serde(rename = "verdict")]
+        answer: Answer,
         /// None: there was no answer, and `reason` says why.
         #[serde(deserialize_with = "present")]
         by: Option<String>,
@@ -96,10 +97,10 @@ impl SupervisorReply {
                 out.push_str("}}");
                 out
             }
-            SupervisorReply::Answer { id, verdict, by, reason, ms } => {
+            SupervisorReply::Answer { id, answer, by, reason, ms } => {
                 let mut out = format!(
                     "{{\"answer\":{{\"id\":{id},\"verdict\":\"{}\",\"ms\":{ms},\"by\":",
-                    verdict.name()
+                    answer.name()
                 );
                 text(&mut out, by.as_deref());
                 out.push_str(",\"reason\":");
@@ -148,9 +149,9 @@ mod tests {
                 request
             );
         }
-        let answer = |by: Option<&str>, reason: Option<&str>, verdict| {
+        let answer = |by: Option<&str>, reason: Option<&str>, choice| {
             let [by, reason] = [by, reason].map(|text| text.map(str::to_owned));
-            SupervisorReply::Answer { id: 4, verdict, by, reason, ms: 1200 }
+            SupervisorReply::Answer { id: 4, answer: choice, by, reason, ms: 1200 }
         };
         for reply in [
             SupervisorReply::Owner { id: 1, process: process() },

@@ -244,10 +244,7 @@ fn check_first_line(line: &mut Vec<u8>, bytes: &[u8]) -> Result<SniffResult, Sni
     let (before, has_ended) = (line.len().saturating_sub(1), line.contains(&b'\n'));
     line.extend_from_slice(bytes);
     let end = line.iter().position(|byte| *byte == b'\n').filter(|_| !has_ended);
-    let last = line[before..]
-        .windows(2)
-        .position(|hand_over_connection| hand_over_connection == b"\r\n")
-        .map(|end| before + end);
+    let last = line[before..].windows(2).position(|pair| pair == b"\r\n").map(|end| before + end);
     let reads = end.is_some_and(|end| http_request::is_request(&line[..end]))
         || last.is_some_and(|last| http_request::is_request_to_java(&line[..last]));
     if reads {

@@ -1,26 +1,26 @@
 //! The relay between two test networks: one in which every address is local, like the command's,
 //! and one with servers and a name server. Everything is real except the distance.
 
-mod asking;
-mod disguised;
 mod faults;
-mod handed;
-mod proxied;
-mod world;
+mod handover;
+mod hidden_requests;
+mod proxy_clients;
+mod questions;
+mod two_networks;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use self::world::{PORT, client_hello, in_world, rules};
+use self::two_networks::{PORT, client_hello, in_two_networks, rules};
 
 const ALLOWED: &str = "good.example:8080";
 
 #[test]
 fn an_allowed_name_is_reached_in_both_directions() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        world.serve(|mut stream| {
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        networks.serve(|mut stream| {
             let mut all = Vec::new();
             stream.read_to_end(&mut all).unwrap();
             all.reverse();
@@ -28,7 +28,7 @@ fn an_allowed_name_is_reached_in_both_directions() {
         });
         // More than fits into any buffer, and enough for pipes.
         let sent: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 251) as u8).collect();
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         let mut writer = client.try_clone().unwrap();
         let copy = sent.clone();
         let writing = std::thread::spawn(move || {
@@ -41,7 +41,7 @@ fn an_allowed_name_is_reached_in_both_directions() {
         received.reverse();
         assert!(received == sent, "{} bytes", received.len());
         drop(client);
-        let message = world.next_message();
+        let message = networks.next_message();
         assert_eq!(
             (&message["layer"], &message["action"]),
             (&"connect".into(), &"allow".into()),
@@ -61,37 +61,37 @@ fn an_allowed_name_is_reached_in_both_directions() {
 
 #[test]
 fn a_denied_name_does_not_exist_and_is_not_looked_up() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("evil.example", "93.184.216.35");
-        world.name("good.example", "93.184.216.34");
-        assert_eq!(world.ask("evil.example"), None);
-        assert_eq!(world.ask("evil.example"), None);
-        let message = world.next_message();
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("evil.example", "93.184.216.35");
+        networks.name("good.example", "93.184.216.34");
+        assert_eq!(networks.ask("evil.example"), None);
+        assert_eq!(networks.ask("evil.example"), None);
+        let message = networks.next_message();
         assert_eq!(
             (&message["layer"], &message["action"], &message["host"]),
             (&"name".into(), &"deny".into(), &"evil.example".into())
         );
         // The control: an allowed name has an address at once, and is looked up when it is dialled.
-        assert!(world.ask("good.example").is_some());
-        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
-        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+        assert!(networks.ask("good.example").is_some());
+        assert!(networks.looked_up_names().is_empty(), "{:?}", networks.looked_up_names());
+        networks.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut response = String::new();
-        world.dial("good.example").read_to_string(&mut response).unwrap();
+        networks.dial("good.example").read_to_string(&mut response).unwrap();
         assert_eq!(response, "here");
         assert!(
-            world.looked_up_names().iter().all(|name| name == "good.example")
-                && !world.looked_up_names().is_empty()
+            networks.looked_up_names().iter().all(|name| name == "good.example")
+                && !networks.looked_up_names().is_empty()
         );
         // The denied name was reported only once.
-        assert_eq!(world.next_message()["action"], "allow");
+        assert_eq!(networks.next_message()["action"], "allow");
     });
 }
 
 #[test]
 fn names_are_answered_over_ipv6_and_tcp() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        let question = world::question("good.example", 28);
-        let socket = world.inside(|| {
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        let question = two_networks::question("good.example", 28);
+        let socket = networks.inside(|| {
             let socket = UdpSocket::bind("[::]:0").unwrap();
             socket.connect("[2620:fe::9]:53").unwrap();
             socket
@@ -108,7 +108,7 @@ fn names_are_answered_over_ipv6_and_tcp() {
             .try_into()
             .unwrap();
 
-        let mut stream = world.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
+        let mut stream = networks.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
         for _ in 0..2 {
             let message = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
             // Byte by byte.
@@ -118,7 +118,7 @@ fn names_are_answered_over_ipv6_and_tcp() {
             let mut answer = vec![0; u16::from_be_bytes(length).into()];
             stream.read_exact(&mut answer).unwrap();
             assert!(
-                answer.windows(16).any(|hand_over_connection| hand_over_connection == address),
+                answer.windows(16).any(|window| window == address),
                 "{answer:?} {}",
                 Ipv6Addr::from(address)
             );
@@ -128,15 +128,15 @@ fn names_are_answered_over_ipv6_and_tcp() {
 
 #[test]
 fn a_server_that_sends_first_is_passed_on_at_once() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        world.serve(|mut stream| {
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        networks.serve(|mut stream| {
             stream.write_all(b"220 ready\r\n").unwrap();
             let mut line = [0; 6];
             stream.read_exact(&mut line).unwrap();
             stream.write_all(&line).unwrap();
         });
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         let mut greeting = [0; 11];
         client.read_exact(&mut greeting).unwrap();
         assert_eq!(&greeting, b"220 ready\r\n");
@@ -149,14 +149,14 @@ fn a_server_that_sends_first_is_passed_on_at_once() {
 
 #[test]
 fn tls_for_another_name_is_refused() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        let received = world.record();
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        let received = networks.record();
         for hello in [client_hello(Some("evil.example")), client_hello(None)] {
-            let mut client = world.dial("good.example");
+            let mut client = networks.dial("good.example");
             client.write_all(&hello).unwrap();
             assert!(client.read(&mut [0]).is_err());
-            let message = world.next_message();
+            let message = networks.next_message();
             assert_eq!(
                 (&message["action"], &message["host"]),
                 (&"deny".into(), &"good.example".into()),
@@ -165,7 +165,7 @@ fn tls_for_another_name_is_refused() {
         }
         // The control: a good hello in two parts.
         let hello = client_hello(Some("good.example"));
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.write_all(&hello[..20]).unwrap();
         client.write_all(&hello[20..]).unwrap();
         client.shutdown(Shutdown::Write).unwrap();
@@ -176,10 +176,10 @@ fn tls_for_another_name_is_refused() {
 
 #[test]
 fn a_request_for_another_host_is_denied() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
         let first = "POST /a HTTP/1.1\r\nHost: Good.Example:8080\r\nContent-Length: 3\r\n\r\nabc";
-        world.serve(move |mut stream| {
+        networks.serve(move |mut stream| {
             let mut request = vec![0; first.len()];
             stream.read_exact(&mut request).unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
@@ -189,7 +189,7 @@ fn a_request_for_another_host_is_denied() {
             stream.write_all(&rest).unwrap();
         });
         let second = "GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n";
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.write_all([first, second].concat().as_bytes()).unwrap();
         let mut answers = String::new();
         client.read_to_string(&mut answers).unwrap();
@@ -198,7 +198,7 @@ fn a_request_for_another_host_is_denied() {
             "{answers}"
         );
         assert!(answers.contains("evil.example") && !answers.contains("GET"), "{answers}");
-        let message = world.next_message();
+        let message = networks.next_message();
         assert_eq!(
             (&message["layer"], &message["host"]),
             (&"request".into(), &"evil.example".into()),
@@ -206,7 +206,7 @@ fn a_request_for_another_host_is_denied() {
         );
 
         // The same request as the first one of a connection.
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.write_all(second.as_bytes()).unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -216,28 +216,28 @@ fn a_request_for_another_host_is_denied() {
 
 #[test]
 fn an_address_is_reached_only_if_it_is_listed() {
-    in_world(&rules(&["93.184.216.0/28:8080"]), |world| {
-        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+    in_two_networks(&rules(&["93.184.216.0/28:8080"]), |networks| {
+        networks.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut response = String::new();
-        world.dial_address("93.184.216.5").read_to_string(&mut response).unwrap();
+        networks.dial_address("93.184.216.5").read_to_string(&mut response).unwrap();
         assert_eq!(response, "here");
-        assert_eq!(world.next_message()["action"], "allow");
+        assert_eq!(networks.next_message()["action"], "allow");
 
         // A neighbour, metadata, a synthetic address without a name, the namespace's own address.
         for address in
             ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"]
         {
-            let mut client = world.dial_address(address);
+            let mut client = networks.dial_address(address);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let message = world.next_message();
+            let message = networks.next_message();
             assert_eq!(
                 (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
                 "{message}"
             );
         }
-        let mut client = world.dial_address("93.184.216.34");
+        let mut client = networks.dial_address("93.184.216.34");
         client.write_all(b"GET / HTTP/1.1\r\nHost: 93.184.216.34\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -251,16 +251,16 @@ fn an_address_is_reached_only_if_it_is_listed() {
 #[test]
 fn a_name_with_a_local_address_is_denied_unless_listed() {
     let listed = ["good.example:8080", "inner.example:8080", "*.far.example:8080", "127.0.0.9"];
-    in_world(&rules(&listed), |world| {
-        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+    in_two_networks(&rules(&listed), |networks| {
+        networks.serve(|mut stream| stream.write_all(b"here").unwrap());
         // Loopback, private, metadata, and a public address of this host.
         for address in ["127.0.0.1", "10.1.2.3", "169.254.169.254", "93.184.217.1"] {
             let name = format!("a{}.far.example", address.replace('.', "-"));
-            world.name(&name, address);
-            let mut client = world.dial(&name);
+            networks.name(&name, address);
+            let mut client = networks.dial(&name);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let message = world.next_message();
+            let message = networks.next_message();
             assert_eq!(
                 (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
@@ -269,17 +269,17 @@ fn a_name_with_a_local_address_is_denied_unless_listed() {
         }
         // The controls: a listed address, a public address, and the allowed one of several.
         for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
-            world.name(name, address);
+            networks.name(name, address);
             let mut response = String::new();
-            world.dial(name).read_to_string(&mut response).unwrap();
+            networks.dial(name).read_to_string(&mut response).unwrap();
             assert_eq!(response, "here");
-            assert_eq!(world.next_message()["address"], address);
+            assert_eq!(networks.next_message()["address"], address);
         }
-        world.name("both.far.example", "127.0.0.1 93.184.216.34");
+        networks.name("both.far.example", "127.0.0.1 93.184.216.34");
         let mut response = String::new();
-        world.dial("both.far.example").read_to_string(&mut response).unwrap();
+        networks.dial("both.far.example").read_to_string(&mut response).unwrap();
         assert_eq!(
-            (response.as_str(), &world.next_message()["address"]),
+            (response.as_str(), &networks.next_message()["address"]),
             ("here", &"93.184.216.34".into())
         );
     });
@@ -287,9 +287,9 @@ fn a_name_with_a_local_address_is_denied_unless_listed() {
 
 #[test]
 fn a_missing_name_server_is_reported() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.stop_name_server();
-        let mut client = world.dial("good.example");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.stop_name_server();
+        let mut client = networks.dial("good.example");
         client.write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
@@ -297,14 +297,14 @@ fn a_missing_name_server_is_reported() {
             answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"),
             "{answer}"
         );
-        let message = world.next_message();
+        let message = networks.next_message();
         assert_eq!(
             (&message["action"], &message["reason"]),
             (&"fail".into(), &"no name server answered".into()),
             "{message}"
         );
 
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
     });
@@ -312,28 +312,28 @@ fn a_missing_name_server_is_reported() {
 
 #[test]
 fn a_truncated_reply_is_requested_again_by_tcp() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "truncated 93.184.216.34");
-        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "truncated 93.184.216.34");
+        networks.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut response = String::new();
-        world.dial("good.example").read_to_string(&mut response).unwrap();
+        networks.dial("good.example").read_to_string(&mut response).unwrap();
         assert_eq!(response, "here");
         assert!(
-            world.looked_up_names().contains(&"tcp good.example".to_owned()),
+            networks.looked_up_names().contains(&"tcp good.example".to_owned()),
             "{:?}",
-            world.looked_up_names()
+            networks.looked_up_names()
         );
     });
 }
 
 #[test]
 fn a_missing_server_is_reported() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        let mut client = world.dial("good.example");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        let mut client = networks.dial("good.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
-        let message = world.next_message();
+        let message = networks.next_message();
         let reason = message["reason"].as_str().unwrap();
         assert!(reason.contains("refused"), "{message}");
     });
@@ -341,43 +341,44 @@ fn a_missing_server_is_reported() {
 
 #[test]
 fn a_reset_is_passed_on() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
         let (send, reset) = std::sync::mpsc::channel();
         let send = std::sync::Mutex::new(send);
-        world.serve(move |mut stream| {
+        networks.serve(move |mut stream| {
             stream.write_all(b"!").unwrap();
             let mut word = [0];
             match stream.read(&mut word) {
-                Ok(1) => world::reset(stream),
+                Ok(1) => two_networks::reset(stream),
                 response => {
                     send.lock().unwrap().send(response.map_err(|error| error.kind())).unwrap()
                 }
             }
         });
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.read_exact(&mut [0]).unwrap();
         client.write_all(&[0]).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
 
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client.read_exact(&mut [0]).unwrap();
-        world::reset(client);
+        two_networks::reset(client);
         assert_eq!(reset.recv().unwrap(), Err(std::io::ErrorKind::ConnectionReset));
     });
 }
 
 #[test]
 fn a_thousand_connections_at_once_are_kept_apart() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        world.serve(|mut stream| {
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        networks.serve(|mut stream| {
             let mut number = [0; 4];
             while stream.read_exact(&mut number).is_ok() {
                 stream.write_all(&number).unwrap();
             }
         });
-        let mut clients: Vec<TcpStream> = (0..1000).map(|_| world.dial("good.example")).collect();
+        let mut clients: Vec<TcpStream> =
+            (0..1000).map(|_| networks.dial("good.example")).collect();
         for round in 0..3_u32 {
             for (index, client) in clients.iter_mut().enumerate() {
                 client.write_all(&(index as u32 * 256 + round).to_be_bytes()).unwrap();
@@ -390,21 +391,21 @@ fn a_thousand_connections_at_once_are_kept_apart() {
         }
         clients.clear();
         for _ in 0..1000 {
-            assert_eq!(world.next_message()["sent"], 12);
+            assert_eq!(networks.next_message()["sent"], 12);
         }
         // Their descriptors were closed.
-        let before = world.relay_descriptors();
+        let before = networks.relay_descriptors();
         assert!(before < 100, "{before}");
     });
 }
 
 #[test]
 fn a_client_that_does_not_read_stops_the_server() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
         let (send, wrote) = std::sync::mpsc::channel();
         let send = std::sync::Mutex::new(send);
-        world.serve(move |mut stream| {
+        networks.serve(move |mut stream| {
             stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
             let mut wrote = 0_usize;
             while let Ok(length) = stream.write(&[7; 65536]) {
@@ -412,7 +413,7 @@ fn a_client_that_does_not_read_stops_the_server() {
             }
             send.lock().unwrap().send(wrote).unwrap();
         });
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         // The buffers of two sockets on each side and a pipe, not all that the server wants to
         // send.
         let wrote = wrote.recv().unwrap();
@@ -427,7 +428,7 @@ fn a_client_that_does_not_read_stops_the_server() {
 fn a_local_port_reaches_the_host() {
     let mut plan = rules(&[]);
     plan.local_ports = vec![5432];
-    in_world(&plan, |world| {
+    in_two_networks(&plan, |networks| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 5432)).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -435,12 +436,12 @@ fn a_local_port_reaches_the_host() {
             }
         });
         let mut response = String::new();
-        world
+        networks
             .inside(|| TcpStream::connect("127.0.0.1:5432").unwrap())
             .read_to_string(&mut response)
             .unwrap();
         assert_eq!(response, "database");
-        let message = world.next_message();
+        let message = networks.next_message();
         assert_eq!(
             (&message["action"], &message["host"], &message["port"]),
             (&"allow".into(), &serde_json::Value::Null, &5432.into())

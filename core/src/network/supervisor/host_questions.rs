@@ -101,7 +101,7 @@ impl HostQuestions {
             let OpenHostQuestion { id, since, .. } = self.open.swap_remove(index);
             replies.push(SupervisorReply::Answer {
                 id,
-                verdict: answer,
+                answer,
                 by: Some(by),
                 reason: None,
                 ms: elapsed_ms(since),
@@ -127,7 +127,7 @@ impl HostQuestions {
 fn unanswered(id: u64, since: Instant, reason: String) -> SupervisorReply {
     SupervisorReply::Answer {
         id,
-        verdict: Answer::Deny,
+        answer: Answer::Deny,
         by: None,
         reason: Some(reason),
         ms: elapsed_ms(since),

@@ -166,12 +166,12 @@ mod tests {
         let mut known = TcpStream::connect(proxy.address()).unwrap();
         let mut stranger = TcpStream::connect(proxy.address()).unwrap();
         proxy.expect(vec![known.local_addr().unwrap()]);
-        let mut taken = 0;
+        let mut accepted = 0;
         proxy.hand_over(|client| {
-            taken += 1;
+            accepted += 1;
             send(ours.as_fd(), client)
         });
-        assert_eq!((taken, stranger.read(&mut [0; 1]).unwrap_or(0)), (1, 0));
+        assert_eq!((accepted, stranger.read(&mut [0; 1]).unwrap_or(0)), (1, 0));
         let Received::Client(client) = receive(theirs.as_fd()) else { panic!("nobody came") };
         known.write_all(b"hello").unwrap();
         rustix::io::ioctl_fionbio(&client, false).unwrap();
@@ -194,11 +194,11 @@ mod tests {
         proxy.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
         proxy.hand_over(Err);
         assert!(proxy.is_waiting());
-        let mut taken = 0;
+        let mut accepted = 0;
         proxy.hand_over(|_| {
-            taken += 1;
+            accepted += 1;
             Ok(())
         });
-        assert_eq!((taken, proxy.is_waiting()), (2, false));
+        assert_eq!((accepted, proxy.is_waiting()), (2, false));
     }
 }

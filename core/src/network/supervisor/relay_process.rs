@@ -399,7 +399,7 @@ fn start(
     let words: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
     let argv = ExecStrings::new(words.map_err(|_| Errno::INVAL)?);
     let environment = ExecStrings::new(Vec::new());
-    let kept: Vec<&OwnedFd> =
+    let inherited: Vec<&OwnedFd> =
         [plan, &theirs].into_iter().chain(spaces).chain(handover).chain(sockets).collect();
     let supervisor = rustix::process::getpid();
     let prepare_child = || {
@@ -411,7 +411,7 @@ fn start(
         // Terminal input for the command must not reach the relay.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
-        child_fds::keep_only(&null, &kept)
+        child_fds::keep_only(&null, &inherited)
     };
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {

@@ -37,16 +37,16 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars
     let start = out.len();
     let cut_at = max_chars.saturating_sub(MAX_MARK_CHARS);
     // The last position at which the mark still fits.
-    let (mut fits, mut taken) = (start, 0);
+    let (mut fits, mut consumed) = (start, 0);
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             escape(out, character);
             if out.len() - start > max_chars {
-                return cut(out, fits, bytes.len() - taken);
+                return cut(out, fits, bytes.len() - consumed);
             }
             if out.len() - start <= cut_at {
                 fits = out.len();
-                taken += character.len_utf8();
+                consumed += character.len_utf8();
             }
         }
         for byte in chunk.invalid() {
@@ -55,11 +55,11 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars
                 NonUtf8::Surrogate => write!(out, "\\udc{byte:02x}"),
             };
             if out.len() - start > max_chars {
-                return cut(out, fits, bytes.len() - taken);
+                return cut(out, fits, bytes.len() - consumed);
             }
             if out.len() - start <= cut_at {
                 fits = out.len();
-                taken += 1;
+                consumed += 1;
             }
         }
     }

@@ -26,16 +26,17 @@ impl<'p> FileGrants<'p> {
         for (path, kind) in closed.chain(unwritable) {
             let locate = |source| GrantError::Locate { path: path.clone(), source };
             let real = if self.linked.contains(&path) {
-                let way = resolved_path::follow(path.as_bytes()).map_err(locate)?;
-                self.lock_links(&way.links, &mut covers).map_err(locate)?;
-                absolute(way.real).map_err(locate)?
+                let followed = resolved_path::follow(path.as_bytes()).map_err(locate)?;
+                self.lock_links(&followed.links, &mut covers).map_err(locate)?;
+                absolute(followed.real).map_err(locate)?
             } else {
                 path.clone()
             };
-            let exposed = |placed: &GrantLocation<'_>| {
-                real.is_within(&placed.real) && (kind == CoverKind::Mask || placed.grant.writes())
+            let exposed = |location: &GrantLocation<'_>| {
+                real.is_within(&location.real)
+                    && (kind == CoverKind::Mask || location.grant.writes())
             };
-            if !self.placed.iter().any(exposed) {
+            if !self.locations.iter().any(exposed) {
                 continue;
             }
             match rustix::fs::lstat(real.as_c_str()) {
@@ -56,9 +57,9 @@ impl<'p> FileGrants<'p> {
     pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f GrantLocation<'p>> {
         // The host's /tmp is visible only if a grant names it.
         let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-        let shown = move |placed: &GrantLocation<'_>| in_temp(&placed.real) || !in_temp(path);
-        self.placed.iter().filter(move |placed| {
-            placed.grant.writes() && shown(placed) && path.is_within(&placed.real)
+        let shown = move |location: &GrantLocation<'_>| in_temp(&location.real) || !in_temp(path);
+        self.locations.iter().filter(move |location| {
+            location.grant.writes() && shown(location) && path.is_within(&location.real)
         })
     }
 
@@ -71,7 +72,7 @@ impl<'p> FileGrants<'p> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
             let Some(grant) =
-                self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len())
+                self.writing(&cover.path).min_by_key(|location| location.real.as_bytes().len())
             else {
                 continue;
             };
@@ -98,10 +99,11 @@ impl<'p> FileGrants<'p> {
     fn lock_links(&self, links: &[FollowedLink], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
-            let writable =
-                |placed: &GrantLocation<'_>| placed.grant.writes() && path.is_within(&placed.real);
+            let writable = |location: &GrantLocation<'_>| {
+                location.grant.writes() && path.is_within(&location.real)
+            };
             if let Some(identity) = link.resolved.object
-                && self.placed.iter().any(writable)
+                && self.locations.iter().any(writable)
                 && covers.iter().all(|cover| cover.path != path)
             {
                 covers.push(Cover { path, identity, directory: false, kind: CoverKind::Lock });

@@ -33,14 +33,14 @@ impl From<&FollowedLink> for GrantSymlink {
 }
 
 /// Encodes the locations for the channel. Both sides have the plan, so a grant is its number there.
-pub fn encode(requested: &plan::FilesPlan, placed: &[GrantLocation<'_>]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(128 * placed.len());
+pub fn encode(requested: &plan::FilesPlan, locations: &[GrantLocation<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(128 * locations.len());
     let text = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend((text.len() as u32).to_le_bytes());
         bytes.extend(text);
     };
     let mut grants = requested.grants.iter().zip(0u32..);
-    for one in placed {
+    for one in locations {
         // They have the order of the plan, and a grant has at most one location.
         let Some((_, number)) = grants.find(|(grant, _)| std::ptr::eq(*grant, one.grant)) else {
             continue;
@@ -65,17 +65,17 @@ pub fn decode<'p>(
     bytes: &[u8],
 ) -> Result<Vec<GrantLocation<'p>>, Errno> {
     let mut rest = ByteReader(bytes);
-    let mut placed = Vec::with_capacity(32);
+    let mut locations = Vec::with_capacity(32);
     while !rest.0.is_empty() {
-        placed.push(rest.placed(requested).ok_or(Errno::PROTO)?);
+        locations.push(rest.location(requested).ok_or(Errno::PROTO)?);
     }
-    Ok(placed)
+    Ok(locations)
 }
 
 struct ByteReader<'b>(&'b [u8]);
 
 impl<'b> ByteReader<'b> {
-    fn placed<'p>(&mut self, requested: &'p plan::FilesPlan) -> Option<GrantLocation<'p>> {
+    fn location<'p>(&mut self, requested: &'p plan::FilesPlan) -> Option<GrantLocation<'p>> {
         let grant = requested.grants.get(self.number()? as usize)?;
         let [directory, socket] = self.array()?;
         let identity =
@@ -142,23 +142,23 @@ mod tests {
             socket: !directory,
             links,
         };
-        let placed = [
+        let locations = [
             one(0, b"/usr/lib", true, vec![link("/lib", "usr/lib")]),
             one(2, b"/w/\xff x", false, Vec::new()),
         ];
-        let bytes = encode(requested, &placed);
-        let heard = decode(requested, &bytes).unwrap();
-        assert_eq!(heard.len(), placed.len());
-        for (heard, said) in heard.iter().zip(&placed) {
-            assert!(std::ptr::eq(heard.grant, said.grant) && heard.real == said.real);
+        let bytes = encode(requested, &locations);
+        let received = decode(requested, &bytes).unwrap();
+        assert_eq!(received.len(), locations.len());
+        for (received, sent) in received.iter().zip(&locations) {
+            assert!(std::ptr::eq(received.grant, sent.grant) && received.real == sent.real);
             assert_eq!(
-                (heard.identity, heard.directory, &heard.links),
-                (said.identity, said.directory, &said.links)
+                (received.identity, received.directory, &received.links),
+                (sent.identity, sent.directory, &sent.links)
             );
         }
         assert!(decode(requested, &[]).unwrap().is_empty());
         // Truncated bytes are noticed at any position.
-        let whole = encode(requested, &placed[..1]).len();
+        let whole = encode(requested, &locations[..1]).len();
         for end in (1..bytes.len()).filter(|end| *end != whole) {
             assert_eq!(decode(requested, &bytes[..end]).err(), Some(Errno::PROTO), "{end}");
         }

@@ -44,7 +44,7 @@ pub struct CarvedGrant<'p> {
 /// The rules in the kernel, and the result for each grant.
 pub struct FileGrants<'p> {
     ruleset: Option<BorrowedFd<'p>>,
-    pub placed: Vec<GrantLocation<'p>>,
+    pub locations: Vec<GrantLocation<'p>>,
     pub rules: usize,
     /// Grants that gave at least one rule.
     pub actual_paths: usize,
@@ -82,7 +82,7 @@ impl OpenedGrant {
 }
 
 /// Is the network filtered without a namespace?
-fn is_pinned(plan: &Plan) -> bool {
+fn supervises_network(plan: &Plan) -> bool {
     plan.tier == Tier::Landlock && plan.network.is_some()
 }
 
@@ -127,7 +127,7 @@ impl<'p> FileGrants<'p> {
         let home = HomeListing::at(&plan.user.home);
         let mut files = FileGrants {
             ruleset,
-            placed: Vec::with_capacity(32),
+            locations: Vec::with_capacity(32),
             rules: 0,
             actual_paths: 0,
             skipped: Vec::new(),
@@ -156,8 +156,8 @@ impl<'p> FileGrants<'p> {
                 files.grant(plan, requested, grant, &previously_writable, here)?;
             } // The rules of places that the full tier makes anew have to wait until these exist.
         }
-        if let Some(kept) = &plan.journal {
-            files.check_journal(plan, requested, &kept.dir, journal)?;
+        if let Some(journal_plan) = &plan.journal {
+            files.check_journal(plan, requested, &journal_plan.dir, journal)?;
         }
         Ok(files)
     }
@@ -170,8 +170,8 @@ impl<'p> FileGrants<'p> {
 
     /// Unix sockets that a grant names.
     pub fn sockets(&self) -> Vec<(AbsPath, Identity)> {
-        let sockets = self.placed.iter().filter(|placed| placed.socket);
-        sockets.map(|placed| (placed.real.clone(), placed.identity)).collect()
+        let sockets = self.locations.iter().filter(|location| location.socket);
+        sockets.map(|location| (location.real.clone(), location.identity)).collect()
     }
 
     fn grant(
@@ -225,7 +225,7 @@ impl<'p> FileGrants<'p> {
         opened: &OpenedGrant,
         rights: Rights,
     ) -> Result<(), GrantError> {
-        self.placed.push(GrantLocation {
+        self.locations.push(GrantLocation {
             grant,
             real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
             identity: Identity::from(&opened.stat),
@@ -456,13 +456,13 @@ pub fn create_ruleset(
     plan: &Plan,
     requested: &plan::Landlock,
 ) -> Result<(OwnedFd, i32), GrantError> {
-    let fenced = is_pinned(plan);
+    let supervised = supervises_network(plan);
     let actual_abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(GrantError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
     // This kernel has all rights and scopes of the plan: the plan was checked for that.
-    let ports = if fenced && actual_abi >= PORTS_ABI {
+    let ports = if supervised && actual_abi >= PORTS_ABI {
         (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
     } else {
         0
@@ -547,10 +547,10 @@ fn check_own_paths(
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &FollowedLink| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
-        let way = resolved_path::follow(path.as_bytes())
+        let followed = resolved_path::follow(path.as_bytes())
             .map_err(|source| GrantError::Locate { path: path.clone(), source })?;
         if let Some(dir) =
-            previously_writable.planted(way.links.iter().filter(|link| !is_own(link)))?
+            previously_writable.planted(followed.links.iter().filter(|link| !is_own(link)))?
         {
             return Err(GrantError::OwnWay { path: path.clone(), dir });
         }
@@ -564,8 +564,8 @@ pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
     let locate = |source| GrantError::Locate { path: journal.clone(), source };
-    let way = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
-    match WritableHistory::of(plan, requested).planted(&way.links)? {
+    let followed = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
+    match WritableHistory::of(plan, requested).planted(&followed.links)? {
         Some(dir) => Err(GrantError::JournalWay { journal: journal.clone(), dir }),
         None => Ok(()),
     }

@@ -2,11 +2,11 @@
 //!
 //! It is an empty tmpfs. On it is a copy of the mount of each grant, read-only unless the grant
 //! writes, and private /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is
-//! left for good. Denied names inside grants are covered last (`sandbox/root/covers.rs`), so that
-//! no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in this
-//! order, the locations of grants, the names that a copy hides, and the names to cover.
+//! left for good. Denied names inside grants are covered last (`sandbox/root/cover_names.rs`), so
+//! that no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in
+//! this order, the locations of grants, the names that a copy hides, and the names to cover.
 
-mod covers;
+mod cover_names;
 mod private_dirs;
 pub mod shells;
 
@@ -31,7 +31,7 @@ use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
 
-pub use covers::cover;
+pub use cover_names::cover;
 use private_dirs::{CA_BUNDLE, is_own_device, make_tmp, take_device};
 pub use private_dirs::{Devices, MaskSources, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
@@ -100,11 +100,13 @@ impl<'a> RootBlueprint<'a> {
 
     /// May every directory be listed? The directories above grants hold nothing else. But a rule on
     /// the root covers the grants too, so only if every grant may be listed.
-    fn may_list_everything(&self, placed: &[GrantLocation<'_>]) -> bool {
-        let lists = |placed: &GrantLocation<'_>| {
-            !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
+    fn may_list_everything(&self, locations: &[GrantLocation<'_>]) -> bool {
+        let lists = |location: &GrantLocation<'_>| {
+            !location.directory
+                || self.plan.rights(&location.grant.access).contains(AccessFs::ReadDir)
         };
-        placed.iter().all(lists) && placed.iter().all(|placed| placed.real.as_bytes() != b"/")
+        locations.iter().all(lists)
+            && locations.iter().all(|location| location.real.as_bytes() != b"/")
     }
 }
 
@@ -161,7 +163,7 @@ struct MountClones<'a> {
 }
 
 struct MountClone<'a> {
-    placed: &'a GrantLocation<'a>,
+    location: &'a GrantLocation<'a>,
     /// None: it is the copy or a part of it.
     mount: Option<OwnedFd>,
     opens: MountAccess,
@@ -260,12 +262,12 @@ pub fn build(
     let mut base =
         BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
-    let told = receive_locations(channel)
+    let received = receive_locations(channel)
         .and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
-    let placed = told.map_err(failed("cannot examine the mount point", b"/"))?;
-    let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
+    let locations = received.map_err(failed("cannot examine the mount point", b"/"))?;
+    let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &locations)?;
     let is_whole =
-        |tree: &MountClone<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
+        |tree: &MountClone<'_>| tree.location.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
     if let Some(whole) = &whole {
         // Nothing can be created in the host's directories.
@@ -283,7 +285,7 @@ pub fn build(
     let root = base.root.as_fd();
     if whole.is_none() {
         // All of this comes before the grants: in a writable one it would be made on the host.
-        for link in placed.iter().flat_map(|placed| &placed.links) {
+        for link in locations.iter().flat_map(|location| &location.links) {
             make_link(root, link)?;
         }
         // Directories that must exist, even without a grant.
@@ -306,16 +308,16 @@ pub fn build(
             put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
         // Rules for paths that did not exist when the other rules were added.
-        let copied = placed.iter().map(|placed| placed.grant);
+        let copied = locations.iter().map(|location| location.grant);
         let copied = copied.filter(|grant| grant.path.is_within(session.workspace()));
         add_rules(root, blueprint.plan, copied, ruleset)?;
     }
-    if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&placed)) {
+    if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&locations)) {
         let list = Rights::from(AccessFs::ReadDir);
         sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("cannot grant", b"/"))?;
     }
     if let Some(interception) = &interception {
-        interception.intercept(root, blueprint, &placed, ruleset)?;
+        interception.intercept(root, blueprint, &locations, ruleset)?;
     }
     if whole.is_none() {
         // A link, not another directory: its content is gone with the run anyway.
@@ -385,44 +387,45 @@ fn receive_hidden(channel: &OwnedFd) -> Result<Whiteouts, Errno> {
 fn take_clones<'a>(
     blueprint: &RootBlueprint<'_>,
     stage: &StageDir,
-    placed: &'a [GrantLocation<'a>],
+    locations: &'a [GrantLocation<'a>],
 ) -> RootResult<MountClones<'a>> {
-    let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(placed.len());
+    let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(locations.len());
     let mut lower = None;
-    let mut placed: Vec<&'a GrantLocation<'a>> = placed.iter().collect();
+    let mut locations: Vec<&'a GrantLocation<'a>> = locations.iter().collect();
     // Parents come before their entries. Of two grants on one path the writing one counts, which
     // includes the other.
-    placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
-    for placed in placed {
-        let asked = MountAccess::by(placed.grant);
-        let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
+    locations.sort_by_key(|location| (location.real.as_bytes(), !location.grant.writes()));
+    for location in locations {
+        let requested = MountAccess::by(location.grant);
+        let above = trees.iter().rev().find(|other| location.real.is_within(&other.location.real));
         // Unless the private /tmp is between the two.
-        let shown = above
-            .filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
-        let opens = shown.map_or(asked, |other| asked.and(other.opens));
+        let shown = above.filter(|other| {
+            !within(&location.real, b"/tmp") || within(&other.location.real, b"/tmp")
+        });
+        let opens = shown.map_or(requested, |other| requested.and(other.opens));
         if shown.is_some_and(|other| other.opens == opens) {
             continue;
         }
-        let path = placed.real.as_c_str();
+        let path = location.real.as_c_str();
         let opened = stage.open_host(&path).map_err(failed("cannot open", path.to_bytes()))?;
         let stat = rustix::fs::fstat(&opened).map_err(failed("cannot look at", path.to_bytes()))?;
-        if Identity::from(&stat) != placed.identity {
+        if Identity::from(&stat) != location.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(
                 Errno::STALE,
             ));
         }
         let mount = match blueprint.session {
-            Some(session) if placed.real == *session.workspace() => {
+            Some(session) if location.real == *session.workspace() => {
                 lower = Some(opened);
                 None
             }
-            Some(session) if placed.real.is_within(session.workspace()) => None,
+            Some(session) if location.real.is_within(session.workspace()) => None,
             _ => {
                 let tree = mount::clone_tree(opened, opens.attributes());
                 Some(tree.map_err(failed("cannot copy the mount of", path.to_bytes()))?)
             }
         };
-        trees.push(MountClone { placed, mount, opens });
+        trees.push(MountClone { location, mount, opens });
     }
     Ok(MountClones { trees, lower })
 }
@@ -452,8 +455,8 @@ fn put_copied(
     hidden: &Whiteouts,
     whiteouts: BorrowedFd<'_>,
 ) -> RootResult<()> {
-    let path = tree.placed.real.as_bytes();
-    if tree.placed.real == *session.workspace() {
+    let path = tree.location.real.as_bytes();
+    if tree.location.real == *session.workspace() {
         let copy = layers
             .mount(hidden, whiteouts, tree.opens.attributes())
             .map_err(failed(NO_COPY, path))?;
@@ -469,9 +472,9 @@ fn put_copied(
 }
 
 fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) -> RootResult<()> {
-    let path = tree.placed.real.as_bytes();
+    let path = tree.location.real.as_bytes();
     let name = relative(path)?;
-    if tree.placed.directory {
+    if tree.location.directory {
         return attach_at(root, path, mount);
     }
     match mount::open_below_root(root, &name) {

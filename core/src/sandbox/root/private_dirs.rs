@@ -169,7 +169,8 @@ fn write_names(root: BorrowedFd<'_>) -> RootResult<()> {
 pub(super) fn put_names(root: BorrowedFd<'_>) -> RootResult<()> {
     for (name, at) in RESOLVER_FILES {
         let target = match mount::open_below_root(root, at) {
-            Err(Errno::NOENT) => continue, // programs ask 127.0.0.1, also the relay
+            // Without the file programs ask 127.0.0.1, where the relay answers too.
+            Err(Errno::NOENT) => continue,
             target => target.map_err(failed("cannot open", at.to_bytes()))?,
         };
         let own = mount::open_below_root(root, name)

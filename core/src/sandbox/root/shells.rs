@@ -16,7 +16,7 @@ use super::{
     RootBlueprint, RootResult, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
 };
 use crate::kernel::mount::{self, NO_SUID_NO_DEV, READ_ONLY};
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::rights::Rights;
@@ -88,7 +88,7 @@ impl<'a> Interception<'a> {
         &self,
         root: BorrowedFd<'_>,
         blueprint: &RootBlueprint<'_>,
-        placed: &[GrantLocation<'_>],
+        locations: &[GrantLocation<'_>],
         ruleset: Option<BorrowedFd<'_>>,
     ) -> RootResult<()> {
         attach_at(root, &self.dir, &new_tmpfs(Some(TMPFS_SIZE_MB))?)?;
@@ -97,7 +97,7 @@ impl<'a> Interception<'a> {
         let own =
             mount::open_below_root(root, &relative(&own)?).map_err(failed("cannot open", own))?;
         let shells = find(root)?;
-        for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
+        for shell in shells.iter().filter(|shell| may_run(blueprint, locations, &shell.path)) {
             let failure = || failed("cannot intercept", &shell.path);
             let kept = [&self.dir[..], &shell.path].concat();
             let real =
@@ -151,9 +151,9 @@ fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
     for (dir, name) in
         SHELL_DIRS.iter().flat_map(|dir| SHELL_NAMES.iter().map(move |name| (dir, name)))
     {
-        let asked = relative(format!("{dir}/{name}").as_bytes())?;
-        let Some(file) = regular(root, &asked)? else { continue };
-        let whole = real(&file).map_err(failed("cannot find", asked.to_bytes()))?;
+        let requested = relative(format!("{dir}/{name}").as_bytes())?;
+        let Some(file) = regular(root, &requested)? else { continue };
+        let whole = real(&file).map_err(failed("cannot find", requested.to_bytes()))?;
         let path = whole.strip_prefix(&top[..]).unwrap_or(&whole).to_vec();
         if shells.iter().all(|shell| shell.path != path) {
             shells.push(FoundShell { path, file });
@@ -176,17 +176,17 @@ fn regular(root: BorrowedFd<'_>, path: &CStr) -> RootResult<Option<OwnedFd>> {
 
 /// May the shell be executed at all? The copy is executable whatever was granted. A closed shell is
 /// covered later, by its inode.
-fn may_run(blueprint: &RootBlueprint<'_>, placed: &[GrantLocation<'_>], path: &[u8]) -> bool {
+fn may_run(blueprint: &RootBlueprint<'_>, locations: &[GrantLocation<'_>], path: &[u8]) -> bool {
     let above = |tree: &[u8]| {
         tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     };
-    let executes = |placed: &&GrantLocation<'_>| {
-        blueprint.plan.landlock.is_none() && placed.grant.executes()
-            || blueprint.plan.rights(&placed.grant.access).contains(AccessFs::Execute)
+    let executes = |location: &&GrantLocation<'_>| {
+        blueprint.plan.landlock.is_none() && location.grant.executes()
+            || blueprint.plan.rights(&location.grant.access).contains(AccessFs::Execute)
     };
-    let granted = placed
+    let granted = locations
         .iter()
-        .filter(|placed| above(placed.real.as_bytes()))
-        .any(|placed| executes(&placed));
+        .filter(|location| above(location.real.as_bytes()))
+        .any(|location| executes(&location));
     granted && !blueprint.requested.closed.iter().any(|closed| above(closed.as_bytes()))
 }

@@ -110,7 +110,7 @@ pub struct SocketRules<'a> {
     any: bool,
     named: Vec<ArgumentRule<'a>>,
     pairs: &'static [ArgumentRule<'static>],
-    fenced: bool,
+    filtered: bool,
 }
 
 impl<'a> SocketRules<'a> {
@@ -134,7 +134,7 @@ impl<'a> SocketRules<'a> {
             any: !families.is_empty(),
             named,
             pairs: if unix { &[UNIX_PAIRS] } else { &[UNIX_PAIRS, CONNECTED_PAIRS] },
-            fenced: socket_access.network == Some(NetworkMode::Filtered),
+            filtered: socket_access.network == Some(NetworkMode::Filtered),
         }
     }
 
@@ -144,9 +144,9 @@ impl<'a> SocketRules<'a> {
             "socket" if !self.any => Some(CallAnswer::Errno(libc::EAFNOSUPPORT)),
             "socket" => Some(CallAnswer::Arguments(&self.named)),
             "socketpair" => Some(CallAnswer::Arguments(self.pairs)),
-            "sendto" | "sendmmsg" if self.fenced => Some(CallAnswer::Arguments(SENDTO)),
-            "sendmsg" if self.fenced => Some(CallAnswer::Arguments(SENDMSG)),
-            "setsockopt" if self.fenced => Some(CallAnswer::Arguments(REDIRECTING_OPTIONS)),
+            "sendto" | "sendmmsg" if self.filtered => Some(CallAnswer::Arguments(SENDTO)),
+            "sendmsg" if self.filtered => Some(CallAnswer::Arguments(SENDMSG)),
+            "setsockopt" if self.filtered => Some(CallAnswer::Arguments(REDIRECTING_OPTIONS)),
             _ => None,
         }
     }

@@ -47,10 +47,10 @@ fn sent_messages_match_the_examples() {
         observed(FileAct::Read, false, b"/home/ada/.ssh/id_rsa", b"/usr/bin/cat"),
         observed(FileAct::Update, true, b"/w/caf\xc3\xa9/\xff", b"/usr/bin/python3.11"),
     ];
-    let said = examples.map(|one| {
+    let messages = examples.map(|one| {
         serde_json::from_str::<Value>(&one.message().replace("\\udcff", "\\u00ff")).unwrap()
     });
-    assert_eq!(said.to_vec(), golden("to_observer"));
+    assert_eq!(messages.to_vec(), golden("to_observer"));
 }
 
 #[test]
@@ -151,11 +151,11 @@ fn each_act_is_sent_once_up_to_the_limit() {
         observer.note([Some(observed(FileAct::Write, false, b"/x", b"/y")), None]);
     }
     let mut buffer = vec![0; MAX_MESSAGE_BYTES];
-    let told = std::iter::from_fn(|| {
+    let count = std::iter::from_fn(|| {
         rustix::net::recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok()
     })
     .count();
-    assert_eq!(told, 2);
+    assert_eq!(count, 2);
     for number in 0..2 * MAX_ACTS {
         // As `look` does it, before it reads anything.
         if observer.seen.len() < MAX_ACTS {

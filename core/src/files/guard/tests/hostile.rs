@@ -17,20 +17,20 @@ fn removed_rights_do_not_hide_names() {
     shut(&watch, "w/c/d", 0o000);
     shut(&watch, "w/c", 0o000);
     watch.turn();
-    assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode"]);
+    assert_eq!(watch.quarantined(), ["w/a/.envrc", "w/b/.vscode"]);
     assert_eq!(fs::metadata(watch.scene.path("w/a")).unwrap().mode() & 0o777, 0o500);
     // A directory that can be entered again is scanned.
     shut(&watch, "w/c", 0o700);
     watch.turn();
     shut(&watch, "w/c/d", 0o700);
     watch.turn();
-    assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode", "w/c/d/.npmrc"]);
+    assert_eq!(watch.quarantined(), ["w/a/.envrc", "w/b/.vscode", "w/c/d/.npmrc"]);
     // The last scan checks it in any case.
     watch.scene.file("w/e/f/.npmrc");
     shut(&watch, "w/e/f", 0o000);
     shut(&watch, "w/e", 0o000);
     watch.turn().finish();
-    assert!(watch.taken().contains(&"w/e/f/.npmrc".to_owned()));
+    assert!(watch.quarantined().contains(&"w/e/f/.npmrc".to_owned()));
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_shut_root_does_not_count_as_empty() {
         } else {
             watch.turn()
         };
-        assert_eq!(watch.taken(), ["w/a/.vscode"]);
+        assert_eq!(watch.quarantined(), ["w/a/.vscode"]);
         assert!(watch.exists("w/a/plain"));
     }
 }
@@ -69,11 +69,11 @@ fn a_directory_that_lists_but_can_not_be_searched_hides_nothing() {
     fs::rename(watch.scene.path("w/a/x"), watch.scene.path("w/a/.envrc")).unwrap();
     shut(&watch, "w/a", 0o600);
     watch.turn();
-    assert_eq!(watch.taken(), ["w/a/.envrc"]);
+    assert_eq!(watch.quarantined(), ["w/a/.envrc"]);
     fs::rename(watch.scene.path("w/b/x"), watch.scene.path("w/b/.npmrc")).unwrap();
     shut(&watch, "w/b", 0o600);
     watch.finish();
-    assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.npmrc"]);
+    assert_eq!(watch.quarantined(), ["w/a/.envrc", "w/b/.npmrc"]);
     // A directory whose names can be opened but not listed gets its rights back at once.
     let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/c/.env");
@@ -105,7 +105,7 @@ fn denied_names_are_covered_before_other_events_are_judged() {
         guard.turn(&mut put_covers, &mut |event| events.push(event)).unwrap();
     }
     assert_eq!(first, Some((1, 300)));
-    assert_eq!(watch.taken().len(), 300);
+    assert_eq!(watch.quarantined().len(), 300);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_last_scan_with_an_error_handles_the_rest_and_reports_it() {
             && error.to_string().contains("directories deep"),
         "{error}"
     );
-    assert_eq!(watch.taken().len(), 20);
+    assert_eq!(watch.quarantined().len(), 20);
     assert!(
         Command::new("rm").arg("-rf").arg(watch.scene.path("w/deep")).status().unwrap().success()
     );
@@ -140,15 +140,15 @@ fn too_many_protected_names_end_the_run() {
     for number in 0..=MAX_QUARANTINED {
         watch.scene.file(format!("w/{number}/.envrc"));
     }
-    let mut outcome = Ok(());
-    while outcome.is_ok() {
-        outcome = watch.try_turn();
+    let mut result = Ok(());
+    while result.is_ok() {
+        result = watch.try_turn();
     }
-    assert!(matches!(outcome, Err(GuardError::TooManyTaken)));
+    assert!(matches!(result, Err(GuardError::TooManyQuarantined)));
     // Then the command is ended. Names that it left are still quarantined.
     watch.scene.file("w/more/.envrc");
     watch.finish();
-    assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_QUARANTINED + 2);
+    assert!(!watch.exists("w/more/.envrc") && watch.quarantined().len() == MAX_QUARANTINED + 2);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn names_that_change_all_the_time_are_handled_by_the_last_scan() {
         while !racer.is_finished() {
             match watch.try_turn() {
                 Ok(()) => {}
-                Err(GuardError::TooManyTaken) => watch.guard.state.taken = 0,
+                Err(GuardError::TooManyQuarantined) => watch.guard.state.quarantined = 0,
                 Err(error) => panic!("{error}"),
             }
         }
@@ -217,10 +217,10 @@ fn names_that_change_all_the_time_are_handled_by_the_last_scan() {
     let find = ["(", "-name", ".envrc", "-o", "-name", "post-checkout", ")"];
     let left = Command::new("find").arg(&w).args(find).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
-    let kept = Command::new("find")
+    let found = Command::new("find")
         .arg(watch.scene.path("taken"))
         .args(["-name", ".envrc"])
         .output()
         .unwrap();
-    assert!(!kept.stdout.is_empty(), "the race was run");
+    assert!(!found.stdout.is_empty(), "the race was run");
 }

@@ -21,7 +21,7 @@ fn git_works_and_names_that_it_would_run_are_quarantined() {
     watch.turn();
     assert!(git(&w, &["worktree", "add", "-q", "tree"]));
     watch.turn();
-    assert_eq!(watch.taken(), [""; 0]);
+    assert_eq!(watch.quarantined(), [""; 0]);
     assert!(git(&w.join("tree"), &["status"]));
     // A new repository, with turns while git works.
     assert!(git(&w, &["init", "-q", "sub"]));
@@ -31,7 +31,7 @@ fn git_works_and_names_that_it_would_run_are_quarantined() {
     assert!(git(&sub, &["add", "x"]) && git(&sub, &["commit", "-qm", "one"]));
     assert!(git(&sub, &["remote", "add", "origin", "https://example.org/x"]));
     watch.turn();
-    assert_eq!(watch.taken(), [""; 0]);
+    assert_eq!(watch.quarantined(), [""; 0]);
     // G2: a key that runs something; G1: a hook; G7, G8: a work tree led elsewhere; G3.
     assert!(git(&sub, &["config", "core.fsmonitor", "touch ran"]));
     watch.scene.file("w/sub/.git/hooks/pre-commit");
@@ -40,7 +40,7 @@ fn git_works_and_names_that_it_would_run_are_quarantined() {
     watch.scene.file("w/.git/commondir");
     watch.turn();
     assert_eq!(
-        watch.taken(),
+        watch.quarantined(),
         [
             "w/.git/commondir",
             "w/.git/worktrees/tree/commondir",
@@ -83,7 +83,7 @@ fn git_is_not_disturbed_while_it_works() {
         });
     }
     watch.turn().finish();
-    assert_eq!(watch.taken(), [""; 0]);
+    assert_eq!(watch.quarantined(), [""; 0]);
 }
 
 #[test]
@@ -95,21 +95,21 @@ fn judged_content_is_judged_again_after_any_write() {
         assert!(git(&w, &["init", "-q", name]));
     }
     watch.turn();
-    assert_eq!(watch.taken(), [""; 0]);
+    assert_eq!(watch.quarantined(), [""; 0]);
     // Written in place and not closed.
     let mut open = fs::OpenOptions::new().append(true).open(w.join("a/.git/config")).unwrap();
     open.write_all(b"[core]\n\tfsmonitor = evil\n").unwrap();
     watch.turn();
-    assert_eq!(watch.taken(), ["w/a/.git/config"]);
+    assert_eq!(watch.quarantined(), ["w/a/.git/config"]);
     // It gets another name, which could be written.
     fs::hard_link(w.join("b/.git/config"), w.join("other")).unwrap();
     watch.turn();
-    assert_eq!(watch.taken(), ["w/a/.git/config", "w/b/.git/config"]);
+    assert_eq!(watch.quarantined(), ["w/a/.git/config", "w/b/.git/config"]);
     // Replaced.
     fs::write(w.join("new"), "[include]\npath = x\n").unwrap();
     fs::rename(w.join("new"), w.join("c/.git/config")).unwrap();
     watch.turn();
-    assert_eq!(watch.taken().len(), 3);
+    assert_eq!(watch.quarantined().len(), 3);
     assert!(watch.exists("w/c/.git/HEAD") && watch.exists("w/other"));
 }
 
@@ -141,7 +141,7 @@ fn a_repository_without_a_work_tree_loses_its_head() {
         .unwrap();
     watch.turn().finish();
     // G10, G11.
-    assert_eq!(watch.taken(), ["w/moved/HEAD", "w/other/HEAD", "w/trap/HEAD"]);
+    assert_eq!(watch.quarantined(), ["w/moved/HEAD", "w/other/HEAD", "w/trap/HEAD"]);
     assert!(watch.exists("w/half/HEAD") && watch.exists("w/old.git/HEAD"));
 }
 
@@ -169,7 +169,7 @@ fn state_that_is_written_in_place_is_judged_without_an_event() {
     write("honest/.git/rebase-merge/end", 0, b"4");
     assert!(!watch.guard.is_due(), "no event");
     watch.turn().finish();
-    assert_eq!(watch.taken(), ["w/attacked/.git/index", "w/attacked/.git/rebase-merge/end"]);
+    assert_eq!(watch.quarantined(), ["w/attacked/.git/index", "w/attacked/.git/rebase-merge/end"]);
 }
 
 #[test]
@@ -185,10 +185,10 @@ fn objects_that_are_neither_file_nor_directory_do_not_appear_in_a_git_directory(
     fifo(w.join(".git/planted"));
     fifo(w.join("elsewhere"));
     watch.turn();
-    assert_eq!(watch.taken(), ["w/.git/planted"]);
+    assert_eq!(watch.quarantined(), ["w/.git/planted"]);
     fs::rename(w.join(".git/own"), w.join(".git/moved")).unwrap();
     fs::rename(w.join(".git/moved"), w.join(".git/own")).unwrap();
     watch.finish();
-    assert_eq!(watch.taken(), ["w/.git/planted"]);
+    assert_eq!(watch.quarantined(), ["w/.git/planted"]);
     assert!(watch.exists("w/.git/own") && watch.exists("w/elsewhere"));
 }

@@ -1,5 +1,5 @@
+use crate::network::fuzz_bytes::FuzzBytes;
 use crate::network::parse::dns_message::*;
-use crate::network::random_bytes::RandomBytes;
 
 /// The header and the question for `www.Example.com`, A.
 const QUERY: &[u8] = b"\x12\x34\x01\x00\0\x01\0\0\0\0\0\0\x03www\x07Example\x03com\0\0\x01\0\x01";
@@ -313,7 +313,7 @@ fn malformed_replies_are_refused() {
 
 #[test]
 fn random_bytes_cause_no_panic() {
-    let mut noise = RandomBytes::new(1);
+    let mut noise = FuzzBytes::new(1);
     let good = reply(
         REPLY_FLAGS,
         RecordKind::A,

@@ -1,5 +1,5 @@
+use crate::network::fuzz_bytes::FuzzBytes;
 use crate::network::parse::http_request::*;
-use crate::network::random_bytes::RandomBytes;
 
 /// The steps of a connection, each in a few letters. Bytes arrive in pieces of `at_once`.
 fn transcript(bytes: &[u8], at_once: usize) -> String {
@@ -504,7 +504,7 @@ fn first_bytes_are_classified() {
 
 #[test]
 fn random_bytes_cause_no_panic() {
-    let mut noise = RandomBytes::new(3);
+    let mut noise = FuzzBytes::new(3);
     let good: &[&[u8]] = &[
         b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: \
          a.example\r\n\r\n",

@@ -1,5 +1,5 @@
+use crate::network::fuzz_bytes::FuzzBytes;
 use crate::network::parse::proxy_request::*;
-use crate::network::random_bytes::RandomBytes;
 
 fn token() -> ProxyToken {
     ProxyToken::known()
@@ -20,8 +20,8 @@ fn read_greeting(bytes: &[u8]) -> (Vec<u8>, GreetingStep) {
             loop {
                 match greeting.next(&pending, &token()) {
                     GreetingStep::More => break,
-                    GreetingStep::Reply(taken, words) => {
-                        pending.drain(..taken);
+                    GreetingStep::Reply(consumed, words) => {
+                        pending.drain(..consumed);
                         sent.extend_from_slice(words);
                     }
                     step => return (sent, step),
@@ -70,7 +70,7 @@ fn a_connect_names_host_and_port() {
             (found.host.to_string().as_str(), found.port, found.protocol),
             (host, port, ProxyProtocol::Connect)
         );
-        assert_eq!((found.taken, &found.head[..]), (head.len(), &b""[..]));
+        assert_eq!((found.consumed, &found.head[..]), (head.len(), &b""[..]));
     }
 }
 
@@ -126,7 +126,7 @@ fn a_proxy_request_is_passed_on_in_origin_form() {
     let head = request("POST http://good.example:8080?q=http://other/ HTTP/1.1", fields);
     let found = requested(&[&head[..], b"abc"].concat());
     assert_eq!(
-        (found.host.to_string(), found.port, found.taken),
+        (found.host.to_string(), found.port, found.consumed),
         ("good.example".to_owned(), 8080, head.len())
     );
     let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: \
@@ -219,7 +219,7 @@ fn socks_requests_name_a_host_or_an_address() {
             (found.host.to_string().as_str(), found.port, found.protocol),
             (host, port, ProxyProtocol::Socks)
         );
-        assert_eq!((found.taken, &found.head[..]), (socks_request.len(), &b""[..]));
+        assert_eq!((found.consumed, &found.head[..]), (socks_request.len(), &b""[..]));
     }
 }
 
@@ -274,7 +274,7 @@ fn an_endless_greeting_is_refused() {
 
 #[test]
 fn random_bytes_never_name_another_host() {
-    let mut noise = RandomBytes::new(17);
+    let mut noise = FuzzBytes::new(17);
     let meant = [
         request("CONNECT good.example:443 HTTP/1.1", ""),
         request("GET http://good.example/x HTTP/1.1", "Host: good.example\r\n"),
@@ -286,7 +286,7 @@ fn random_bytes_never_name_another_host() {
             kind => noise.mutated(&meant[kind]),
         };
         if let (_, GreetingStep::Request(found)) = read_greeting(&bytes) {
-            assert!(found.taken <= bytes.len() && found.port != 0);
+            assert!(found.consumed <= bytes.len() && found.port != 0);
             // The output is one request without hop-by-hop headers.
             let head = String::from_utf8_lossy(&found.head).to_ascii_lowercase();
             assert!(found.protocol == ProxyProtocol::Request || head.is_empty());

@@ -388,7 +388,7 @@ fn a_route_has_a_name_and_its_upstream_is_denied() {
         ("other.example", 443, false),
         ("192.0.2.2", 8080, false),
     ] {
-        let allowed_by_person = |name: &HostName| panic!("{name}: nobody is asked");
+        let allowed_by_person = |name: &HostName| panic!("{name}: the approver is asked");
         assert_eq!(
             table.judge_upstream(&host(text), port, allowed_by_person).is_ok(),
             may,

@@ -1,5 +1,5 @@
-//! Judges the target of a new connection. It continues in network/relay/connect_upstream.rs if
-//! allowed, else in network/relay/pending.rs.
+//! Judges the target of a new connection. It continues in network/relay/connect_or_refuse.rs if
+//! allowed, else in network/relay/pending_connections.rs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -31,7 +31,7 @@ impl<'t> Relay<'t> {
         };
         let (target, decision) = match entrance {
             // A proxy client names its target before it comes here.
-            ListenerKind::DialResult | ListenerKind::Proxy => {
+            ListenerKind::AnyHost | ListenerKind::Proxy => {
                 self.target_of(Host::Address(dialled.ip()), dialled.port())
             }
             ListenerKind::Local(port) => here(port, Direction::Local),

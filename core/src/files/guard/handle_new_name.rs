@@ -38,14 +38,15 @@ impl NameHandler<'_> {
         kind: CoverKind,
         known: bool,
     ) -> Result<(), WalkError> {
-        // It still has its mount. In a copy its path is hidden.
+        // A known object that was moved still has its mount. In a copy it has none: a whiteout hides
+        // its old path.
         let known = dir.tree.writable && known;
         let moved_along = known && !self.state.direct && !self.state.again;
         if self.state.finishing || moved_along {
             return Ok(());
         }
         let path = dir.absolute(name)?;
-        walk::keep(&mut self.state.kept, path.as_bytes())?;
+        walk::count_stored_path(&mut self.state.stored_path_bytes, path.as_bytes())?;
         self.state.covers.push(scan::cover(path, stat, kind)?);
         Ok(())
     }
@@ -61,7 +62,7 @@ impl NameHandler<'_> {
             return Ok(());
         };
         for path in scan::pins(names, dir.tree, path, rule, dir.folding)? {
-            walk::keep(&mut self.state.kept, &path)?;
+            walk::count_stored_path(&mut self.state.stored_path_bytes, &path)?;
             match scan::pin(dir.tree, &path) {
                 // An object in its place makes an event. The patrol finds where it is now.
                 Err(WalkError::Moved { .. }) => self.state.blind = true,
@@ -71,8 +72,8 @@ impl NameHandler<'_> {
         Ok(())
     }
 
-    /// A socket is the command's own, or leads outside. This is decided inside the sandbox. In a
-    /// copy no process outside reaches it.
+    /// A socket is the command's own, or leads outside. Init decides that, inside the sandbox. In a
+    /// copy it leads nowhere: the overlay shows another inode than the one that the host has bound.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
         if dir.tree.is_copy() || self.state.finishing {
             return Ok(());
@@ -142,12 +143,12 @@ impl NameHandler<'_> {
         let path = dir.absolute(name.to_bytes())?;
         let GuardState { store, covered, .. } = &mut *self.state;
         match store.take(dir.fd, name, judged, &|object| object.is_in(covered)) {
-            Ok(RemovalResult::Quarantined { kept, whole }) => {
-                self.state.taken += 1;
-                self.state.events.push(GuardEvent::Quarantined { path, kept, whole });
+            Ok(RemovalResult::Quarantined { moved_to, whole }) => {
+                self.state.quarantined += 1;
+                self.state.events.push(GuardEvent::Quarantined { path, moved_to, whole });
                 // At the end no process is left to stop.
-                if self.state.taken > MAX_QUARANTINED && !self.state.finishing {
-                    Err(GuardError::TooManyTaken)
+                if self.state.quarantined > MAX_QUARANTINED && !self.state.finishing {
+                    Err(GuardError::TooManyQuarantined)
                 } else {
                     Ok(())
                 }
@@ -184,21 +185,21 @@ impl NameHandler<'_> {
     }
 
     fn is_new_in_git(&self, dir: &Dir<'_>, name: &CStr, stat: &Stat) -> bool {
-        let said = match FileType::from_raw_mode(stat.st_mode) {
+        let target = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile | FileType::Directory => return false,
             FileType::Symlink => match rustix::fs::readlinkat(dir.fd, name, Vec::new()) {
-                Ok(said) => said.into_bytes(),
+                Ok(target) => target.into_bytes(),
                 // gone, or no link any more
                 Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
             },
             _ => Vec::new(),
         };
         // `git init` makes this one to test for symlinks.
-        if said == b"testing" && !git::checked().any(|checked| checked == name) {
+        if target == b"testing" && !git::checked().any(|checked| checked == name) {
             return false;
         }
         let Ok(object) = Object::at(dir.fd, name) else { return false };
-        let one = GitLink { dir: dir.identity, name: name.to_bytes().into(), object, said };
+        let one = GitLink { dir: dir.identity, name: name.to_bytes().into(), object, target };
         self.state.through.binary_search(&one).is_err()
     }
 
@@ -321,7 +322,7 @@ impl NameHandler<'_> {
             let mut content = std::mem::take(&mut self.state.content);
             let git_view = GitView { roots: self.roots, shut: &self.state.shut, finishing: true };
             let judgement = git::judge(role, &git_view, names, dir, name, &mut content);
-            let kept = match judgement {
+            let repaired = match judgement {
                 Judgement::Harmful(_)
                     if role == Role::PackedRefs
                         && file_type == FileType::RegularFile
@@ -340,8 +341,8 @@ impl NameHandler<'_> {
                 Judgement::Harmful(judged) => self.take(dir, name, Some(judged))?,
             }
             // The branches in it stay.
-            if let Some(kept) = kept
-                && let Err(source) = write_new(dir, name, stat.st_mode, &kept)
+            if let Some(repaired) = repaired
+                && let Err(source) = write_new(dir, name, stat.st_mode, &repaired)
             {
                 self.failed(WalkError::Left { path, source })?;
             }
@@ -404,10 +405,10 @@ impl Visitor for NameHandler<'_> {
     fn root(
         &mut self,
         _tree: &OpenTree,
-        verdict: NameDecision,
+        decision: NameDecision,
         look: NameMatch,
     ) -> Result<Option<Below>, GuardError> {
-        Ok(match verdict {
+        Ok(match decision {
             NameDecision::Deny(_) => None,
             NameDecision::Protect(_) if look.opened_below => Some(Below::Carved),
             _ => Some(Below::Locked),
@@ -428,7 +429,7 @@ impl Visitor for NameHandler<'_> {
             Err(source) => return self.failed(dir.unseen(name, source)).map(|()| None),
         };
         let was_covered = object.is_in(&self.state.covered);
-        match entry.verdict {
+        match entry.decision {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask, was_covered)?;
@@ -445,11 +446,11 @@ impl Visitor for NameHandler<'_> {
                 match walk::verdict_without_denial(names, dir, name, file_type, entry.look) {
                     // The command may have written into it before it was closed.
                     NameDecision::Free => Ok(self.state.finishing.then_some(dir.below)),
-                    verdict
-                        if self.state.finishing || matches!(verdict, NameDecision::Protect(_)) =>
+                    decision
+                        if self.state.finishing || matches!(decision, NameDecision::Protect(_)) =>
                     {
                         let Entry { name, inode, look, .. } = *entry;
-                        self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
+                        self.found(names, dir, &Entry { name, file_type, inode, decision, look })
                     }
                     _ => Ok(None),
                 }
@@ -534,7 +535,7 @@ impl Visitor for NameHandler<'_> {
             return;
         }
         match dir.join(name.to_bytes()) {
-            Ok(path) if walk::lists(&mut self.state.kept, &path) => {
+            Ok(path) if walk::fits_stored_paths(&mut self.state.stored_path_bytes, &path) => {
                 self.state.flagged.push((dir.tree_index, path))
             }
             _ => self.state.unlisted += 1,

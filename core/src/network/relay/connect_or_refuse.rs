@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use super::connection::{Connection, Direction, Turn};
 use super::decision_log::{ConnectionResult, RelayDecision};
+use super::dialer::{DialResult, Dialer};
 use super::host_resolver::{self, Addresses, LookupFailure};
-use super::origin::{DialResult, Origin};
 use super::refusal_response::{self, DENIED_STATUS, RefusalText, UNREACHABLE_STATUS};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::HandoverKind;
@@ -109,7 +109,7 @@ impl<'t> Relay<'t> {
             return Turn::Wait;
         }
         let number = event(SERVER, generation, index);
-        let dialled = connection.dial(addresses, &self.origin(), self.now, number);
+        let dialled = connection.dial(addresses, &self.dialer(), self.now, number);
         self.after_dial(connection, dialled, Errno::HOSTUNREACH)
     }
 
@@ -128,8 +128,8 @@ impl<'t> Relay<'t> {
         is_known
     }
 
-    pub(super) fn origin(&self) -> Origin<'_> {
-        Origin {
+    pub(super) fn dialer(&self) -> Dialer<'_> {
+        Dialer {
             table: self.table,
             guards: &self.guards,
             epoll: &self.epoll,

@@ -14,7 +14,7 @@ use super::error::Refusal;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::tool::ToolRecord;
-use crate::kernel::random::random_name;
+use crate::kernel::random_name::random_name;
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::landlock;

@@ -8,7 +8,7 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::dial::{self, Dial, DialStep, is_own};
+use super::dial_addresses::{self, Dial, DialStep, is_own};
 use super::host_resolver::{self, Addresses, LookupFailure};
 use super::http_handover::DialRequest;
 use super::{LOOKUP, Peer, PeerSlot, Relay, SERVER, SWEEP_INTERVAL, event};
@@ -114,7 +114,8 @@ impl<'t> Relay<'t> {
             }
             self.table.may_dial_upstream(host, address, port, is_own(address))
         };
-        match dial.next(port, may_dial, dial::host_socket, self.now, &self.epoll, number) {
+        match dial.next(port, may_dial, dial_addresses::host_socket, self.now, &self.epoll, number)
+        {
             DialStep::Started(socket, deadline) => {
                 let upstream = UpstreamDial {
                     request,

@@ -77,7 +77,7 @@ pub fn rules(allowed: &[&str]) -> Network {
     serde_json::from_value(plan).unwrap()
 }
 
-pub struct World {
+pub struct TwoNetworks {
     inside: OwnedFd,
     outside: OwnedFd,
     far: OwnedFd,
@@ -100,7 +100,7 @@ struct NameServer {
 }
 
 /// Runs `body` in its own process, beside a relay with these rules. The relay ends with the body.
-pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
+pub fn in_two_networks(plan: &Network, body: impl FnOnce(&TwoNetworks)) {
     const SINGLE_TEST_VARIABLE: &str = "PADDOCK_TEST_ALONE";
     if std::env::var_os(SINGLE_TEST_VARIABLE).is_none() {
         // Namespaces belong to a process: the test runs again as the only test of a new process.
@@ -154,7 +154,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
                 .unwrap();
             let http_helper = Mutex::new(Some(http_helper));
             let owner_found = Arc::default();
-            let world = World {
+            let networks = TwoNetworks {
                 inside,
                 outside,
                 far,
@@ -166,9 +166,9 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
                 http_helper,
                 owner_found,
             };
-            world.answer_names();
-            world.read_relay(hear);
-            body(&world);
+            networks.answer_names();
+            networks.read_relay(hear);
+            body(&networks);
         }));
         if ended.is_err() { 101 } else { 0 }
     });
@@ -225,7 +225,7 @@ fn sockets(local_ports: &[u16]) -> RelaySockets {
     RelaySockets { dialled, names, local, diagnosis: diagnosis.ok(), ..RelaySockets::default() }
 }
 
-impl World {
+impl TwoNetworks {
     /// Runs a function in the command's network.
     pub fn inside<T>(&self, act: impl FnOnce() -> T) -> T {
         enter(&self.inside);
@@ -260,9 +260,7 @@ impl World {
             0 => {
                 let at = answer
                     .windows(6)
-                    .rposition(|hand_over_connection| {
-                        hand_over_connection[..2] == [0, 4] && hand_over_connection[2] == 198
-                    })
+                    .rposition(|window| window[..2] == [0, 4] && window[2] == 198)
                     .unwrap();
                 Some(Ipv4Addr::new(answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5]))
             }

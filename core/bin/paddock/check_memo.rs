@@ -50,8 +50,7 @@ pub fn enter() -> ExitCode {
             "raise the limit: ulimit -n 1024",
         );
     }
-    if let Some(remembered) = RunArguments::of(&arguments).and_then(|asked| asked.recall(&launcher))
-    {
+    if let Some(remembered) = RunCommandLine::of(&arguments).and_then(|run| run.recall(&launcher)) {
         // Only a failed exec returns. Python then tries the same and prints the error.
         let _failed = remembered.start(&launcher);
     }
@@ -76,12 +75,12 @@ fn refuse(what: &str, hint: &str) -> ExitCode {
 }
 
 /// `paddock run OPTIONS -- COMMAND`, or `paddock -- COMMAND`.
-struct RunArguments<'a> {
+struct RunCommandLine<'a> {
     options: &'a [OsString],
     command: &'a [OsString],
 }
 
-impl<'a> RunArguments<'a> {
+impl<'a> RunCommandLine<'a> {
     fn of(arguments: &'a [OsString]) -> Option<Self> {
         let dashes = arguments.iter().position(|argument| argument == "--")?;
         let (options, command) = (&arguments[..dashes], &arguments[dashes + 1..]);
@@ -257,10 +256,10 @@ mod tests {
     #[test]
     fn only_a_run_with_a_command_is_looked_up() {
         for text in ["run -- true", "-- true", "run --profile x -- true -- --help"] {
-            assert!(RunArguments::of(&words(text)).is_some(), "{text}");
+            assert!(RunCommandLine::of(&words(text)).is_some(), "{text}");
         }
         for text in ["run", "run --", "why -- true", "--debug run -- true", "run true"] {
-            assert!(RunArguments::of(&words(text)).is_none(), "{text}");
+            assert!(RunCommandLine::of(&words(text)).is_none(), "{text}");
         }
     }
 
@@ -285,18 +284,19 @@ mod tests {
             variables: BTreeMap::new(),
             plan: String::new(),
         };
-        assert!(memo("/", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
-        assert!(memo("/nonexistent/file", None).holds(Path::new("/nonexistent/door")));
-        assert!(!memo("/", None).holds(Path::new("/nonexistent/door")));
+        assert!(memo("/", content("/").unwrap()).holds(Path::new("/nonexistent/launcher")));
+        assert!(memo("/nonexistent/file", None).holds(Path::new("/nonexistent/launcher")));
+        assert!(!memo("/", None).holds(Path::new("/nonexistent/launcher")));
         assert!(
-            !memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door"))
+            !memo("/nonexistent/file", content("/").unwrap())
+                .holds(Path::new("/nonexistent/launcher"))
         );
         // If the core can not be asked, namespaces count as possible.
         let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
-        assert!(!weaker.holds(Path::new("/nonexistent/door")));
+        assert!(!weaker.holds(Path::new("/nonexistent/launcher")));
         // This is not a missing file: its state is not known.
         assert!(
-            !memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door"))
+            !memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/launcher"))
         );
     }
 }

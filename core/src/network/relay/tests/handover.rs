@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use super::proxied::{AUTHORISED, ESTABLISHED, SOCKS, proxy};
-use super::world::{PORT, in_world, rules};
+use super::proxy_clients::{AUTHORISED, ESTABLISHED, SOCKS, proxy};
+use super::two_networks::{PORT, in_two_networks, rules};
 use crate::plan::{Action, Network};
 
 const ROUTE: &str = "api.paddock.internal";
@@ -34,7 +34,7 @@ fn all(client: &mut TcpStream) -> String {
 
 #[test]
 fn every_kind_of_client_is_handed_over_with_its_bytes() {
-    in_world(&with_a_route(), |world| {
+    in_two_networks(&with_a_route(), |networks| {
         let request =
             format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
         let connect = format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n{request}");
@@ -53,9 +53,9 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
             (true, whole.as_bytes(), b"", &anew),
             (true, &wish, greeted, &request),
         ] {
-            let mut client = if by_proxy { proxy(world) } else { world.dial(ROUTE) };
+            let mut client = if by_proxy { proxy(networks) } else { networks.dial(ROUTE) };
             client.write_all(sent).unwrap();
-            let (message, mut sent_bytes, connection) = world.next_handover();
+            let (message, mut sent_bytes, connection) = networks.next_handover();
             assert_eq!(message, json!({ "host": ROUTE, "kind": "route", "port": PORT }));
             let mut connection = connection.unwrap();
             let begun = sent_bytes.len();
@@ -70,8 +70,8 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
             assert_eq!(all(&mut client), [welcome, b"here"].concat().escape_ascii().to_string());
         }
         // The HTTP helper reports these connections.
-        assert!(world.is_silent());
-        let mut around = proxy(world);
+        assert!(networks.is_silent());
+        let mut around = proxy(networks);
         around
             .write_all(format!("CONNECT new.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
             .unwrap();
@@ -83,30 +83,30 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
 fn an_inspected_host_is_dialled_after_a_person_allowed_it() {
     let inspected =
         json!({ "routes": [], "inspect": [{ "host": "new.example", "source": "paddock.toml:2" }] });
-    in_world(&plan(Action::Ask, inspected), |world| {
-        world.name("new.example", "93.184.216.34");
-        world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        world.ask_to_dial(1, "new.example");
-        let (message, _, connection) = world.next_handover();
+    in_two_networks(&plan(Action::Ask, inspected), |networks| {
+        networks.name("new.example", "93.184.216.34");
+        networks.serve(|mut stream| stream.write_all(b"here").unwrap());
+        networks.ask_to_dial(1, "new.example");
+        let (message, _, connection) = networks.next_handover();
         assert_eq!(
             (&message["id"], &message["denied"], connection.is_none()),
             (&1.into(), &true.into(), true)
         );
-        let _client = world.dial("new.example");
-        let question = world.next_message();
+        let _client = networks.dial("new.example");
+        let question = networks.next_message();
         assert_eq!(question["ask"]["host"], "new.example");
-        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
-        world.reply(&question, "once");
-        let (message, sent_bytes, connection) = world.next_handover();
+        assert!(networks.looked_up_names().is_empty(), "{:?}", networks.looked_up_names());
+        networks.reply(&question, "once");
+        let (message, sent_bytes, connection) = networks.next_handover();
         assert_eq!(message, json!({ "host": "new.example", "kind": "inspect", "port": PORT }));
         assert!(sent_bytes.is_empty() && connection.is_some());
-        let message = world.next_message();
+        let message = networks.next_message();
         assert_eq!(
             (&message["action"], &message["by"], &message["asked_ms"]),
             (&"allow".into(), &"terminal".into(), &7.into())
         );
-        world.ask_to_dial(2, "new.example");
-        let (message, _, server) = world.next_handover();
+        networks.ask_to_dial(2, "new.example");
+        let (message, _, server) = networks.next_handover();
         assert_eq!(message, json!({ "address": "93.184.216.34", "id": 2 }));
         assert_eq!(all(&mut server.unwrap()), "here");
     });
@@ -114,11 +114,11 @@ fn an_inspected_host_is_dialled_after_a_person_allowed_it() {
 
 #[test]
 fn a_missing_http_helper_is_reported() {
-    in_world(&with_a_route(), |world| {
-        world.end_http_helper();
-        let mut client = world.dial(ROUTE);
+    in_two_networks(&with_a_route(), |networks| {
+        networks.end_http_helper();
+        let mut client = networks.dial(ROUTE);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-        let mut tunnel = proxy(world);
+        let mut tunnel = proxy(networks);
         tunnel
             .write_all(format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
             .unwrap();
@@ -129,7 +129,7 @@ fn a_missing_http_helper_is_reported() {
                     && response.contains("the HTTP helper has ended"),
                 "{response}"
             );
-            assert_eq!(world.next_message()["action"], "fail");
+            assert_eq!(networks.next_message()["action"], "fail");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Does the last scans that earlier runs left: see `files/unfinished_scans.rs`.
+//! Does the last scans that earlier runs left: see `files/unfinished_scan_marks.rs`.
 //!
 //! A marked tree that is not at its path (unmounted, renamed) can not be scanned. It does not count
 //! as removed: its mark stays, each start says so, and the first start that finds the tree again
@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags};
 use super::tasks;
 use crate::files::guard::{Guard, GuardError, GuardEvent, MissingTree};
 use crate::files::patterns::NamePatternsError;
-use crate::files::unfinished_scans::{
+use crate::files::unfinished_scan_marks::{
     MARK_VERSION, MarkFile, ProcessStart, SUPERVISOR_KEY, UnfinishedError, directory, open_dir,
     started_at, write_all,
 };
@@ -214,9 +214,9 @@ fn finish(
         }
     };
     let finished = guard.finish(&mut |event| {
-        let (line, told) = tasks::line_and_event(&event);
+        let (line, journal_event) = tasks::line_and_event(&event);
         line.iter().for_each(|line| say(line));
-        append(&told, say);
+        append(&journal_event, say);
         match event {
             GuardEvent::Failed { path, source } => left = Some((path, source)),
             GuardEvent::Quarantined { .. } | GuardEvent::Removed { .. } => count += 1,
@@ -248,7 +248,7 @@ fn finish(
         ));
         return Ok(false);
     }
-    append(&Event::ScanFinished { taken: count }, say);
+    append(&Event::ScanFinished { quarantined: count }, say);
     say(&format!(
         "finished the interrupted last scan of session {session}: {count} names were removed"
     ));

@@ -98,9 +98,9 @@ impl Drop for ReopenedDirs {
 /// None: the file system has no changeable modes, so no command has changed them either.
 fn lend(dir: &OwnedFd, stat: &Stat) -> Result<Option<(OwnedFd, Mode)>, Errno> {
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
-    let kept = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
+    let duplicate = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;
     match set_mode(dir, mode | Mode::RUSR | Mode::XUSR) {
-        Ok(()) => Ok(Some((kept, mode))),
+        Ok(()) => Ok(Some((duplicate, mode))),
         Err(Errno::ROFS | Errno::PERM) => Ok(None),
         Err(error) => Err(error),
     }

@@ -81,8 +81,8 @@ impl RelayQuestions {
         Some(open)
     }
 
-    fn remember(&mut self, host_port: HostPort, verdict: Answer, reason: &str, now: Instant) {
-        match verdict {
+    fn remember(&mut self, host_port: HostPort, answer: Answer, reason: &str, now: Instant) {
+        match answer {
             Answer::Once => {}
             Answer::Session if self.allowed.len() < MAX_REMEMBERED_ANSWERS => {
                 self.allowed.insert(host_port);
@@ -128,9 +128,9 @@ impl<'t> Relay<'t> {
     pub(super) fn handle_reply(&mut self, reply: SupervisorReply) {
         match reply {
             SupervisorReply::Owner { id, process } => self.owner_found(id, process),
-            SupervisorReply::Answer { id, verdict, by, reason, ms } => {
+            SupervisorReply::Answer { id, answer, by, reason, ms } => {
                 let reason = reason.as_deref().unwrap_or(DENIED_BY_PERSON);
-                self.question_answered(id, verdict, reason, &PersonAnswer { by, ms });
+                self.question_answered(id, answer, reason, &PersonAnswer { by, ms });
             }
         }
     }
@@ -217,23 +217,23 @@ impl<'t> Relay<'t> {
     fn question_answered(
         &mut self,
         question: u64,
-        verdict: Answer,
+        answer: Answer,
         reason: &str,
-        answer: &PersonAnswer,
+        answered_by: &PersonAnswer,
     ) {
         // No connection waits for it any more.
         let Some(WaitingConnections { host_port, waiting }) = self.questions.close(question) else {
             return;
         };
-        self.questions.remember(host_port, verdict, reason, self.now);
+        self.questions.remember(host_port, answer, reason, self.now);
         for number in waiting {
             let Some((mut connection, generation, index)) = self.take_connection(number) else {
                 continue;
             };
             connection.pending = None;
             connection.deadline = None;
-            connection.target.answer = Some(answer.clone());
-            let turn = match verdict {
+            connection.target.answer = Some(answered_by.clone());
+            let turn = match answer {
                 Answer::Once | Answer::Session => {
                     self.connect_allowed(&mut connection, generation, index)
                 }

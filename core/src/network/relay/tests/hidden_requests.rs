@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
 
-use super::world::{in_world, rules};
+use super::two_networks::{in_two_networks, rules};
 
 const ALLOWED: &str = "good.example:8080";
 const UPGRADE: &str =
@@ -12,11 +12,11 @@ const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
 
 #[test]
 fn bytes_after_an_upgrade_wait_for_the_answer() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
         // The path chooses the status, which is sent in two parts. Then the server sends back what
         // it read.
-        world.serve(|mut stream| {
+        networks.serve(|mut stream| {
             let mut request = [0; UPGRADE.len() + 3];
             stream.read_exact(&mut request).unwrap();
             let status = String::from_utf8(request[5..8].to_vec()).unwrap();
@@ -34,7 +34,7 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
         for (status, switches) in [("101", true), ("200", false), ("426", false)] {
             for at_once in [true, false] {
                 let upgrade = UPGRADE.replacen("GET /", &format!("GET /{status}"), 1);
-                let mut client = world.dial("good.example");
+                let mut client = networks.dial("good.example");
                 let mut response = String::new();
                 if at_once {
                     client.write_all([&upgrade, EVIL].concat().as_bytes()).unwrap();
@@ -54,13 +54,13 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
                     "{response}"
                 );
                 if !switches {
-                    assert_eq!(world.next_message()["host"], "evil.example");
+                    assert_eq!(networks.next_message()["host"], "evil.example");
                 }
-                assert_eq!(world.next_message()["action"], "allow");
+                assert_eq!(networks.next_message()["action"], "allow");
             }
         }
         // A second request can not upgrade: the answer could not be recognised.
-        let mut client = world.dial("good.example");
+        let mut client = networks.dial("good.example");
         client
             .write_all(
                 ["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes(),
@@ -74,9 +74,9 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
 
 #[test]
 fn a_line_that_a_server_reads_as_a_request_is_denied() {
-    in_world(&rules(&[ALLOWED]), |world| {
-        world.name("good.example", "93.184.216.34");
-        let received = world.record();
+    in_two_networks(&rules(&[ALLOWED]), |networks| {
+        networks.name("good.example", "93.184.216.34");
+        let received = networks.record();
         for line in [
             "GET /",
             "get /",
@@ -93,11 +93,11 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
         ] {
             let request = format!("{line}\r\nHost: evil.example\r\n\r\n");
             for at_once in [request.len(), 1] {
-                let mut client = world.dial("good.example");
+                let mut client = networks.dial("good.example");
                 let sent = request
                     .as_bytes()
                     .chunks(at_once)
-                    .try_for_each(|hand_over_connection| client.write_all(hand_over_connection));
+                    .try_for_each(|piece| client.write_all(piece));
                 let mut response = Vec::new();
                 let ended = client
                     .shutdown(Shutdown::Write)
@@ -106,7 +106,7 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
                     sent.is_err() || ended.is_err() || response.starts_with(b"HTTP/1.1 403 ");
                 assert!(refused, "{line:?} {}", response.escape_ascii());
                 // Earlier bytes are reported too.
-                while world.next_message()["action"] != "deny" {}
+                while networks.next_message()["action"] != "deny" {}
                 drop(client);
             }
         }
@@ -117,7 +117,7 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
             "003agit-upload-pack /a\0host=b\0",
             "USER a\r\n",
         ] {
-            let mut client = world.dial("good.example");
+            let mut client = networks.dial("good.example");
             client.write_all(words.as_bytes()).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);

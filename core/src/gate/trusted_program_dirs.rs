@@ -47,8 +47,8 @@ impl TrustedDirs {
         Some(trusted_dirs)
     }
 
-    /// `file`: the resolved path, as the kernel names it. A file without a name does not count as
-    /// trusted.
+    /// `file`: the resolved path, as the kernel names it. A file without a name (removed, or a
+    /// memfd) is not trusted: the command may have made it.
     fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
@@ -88,7 +88,7 @@ impl TrustedDirs {
     /// before a `..`, may be writable for a command: both can be exchanged.
     fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
-        // A script that the command can write needs no other path to change.
+        // A command that can write the script itself gains nothing by an exchanged path.
         if named == real || written(real) {
             return true;
         }

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 
 use super::connection::Direction;
-use super::dial;
+use super::dial_addresses;
 use super::guarded_addresses::UpstreamGuards;
 use crate::network::rules::host_table::HostTable;
 use crate::network::supervisor::published_ports::CommandNetwork;
@@ -19,7 +19,7 @@ pub enum DialResult {
 }
 
 /// What dialling needs.
-pub struct Origin<'a> {
+pub struct Dialer<'a> {
     pub table: &'a HostTable,
     pub guards: &'a UpstreamGuards<'a>,
     pub epoll: &'a OwnedFd,
@@ -27,14 +27,14 @@ pub struct Origin<'a> {
     pub command_network: Option<&'a CommandNetwork>,
 }
 
-impl Origin<'_> {
+impl Dialer<'_> {
     /// A published port is dialled in the command's network, everything else in the host's.
     pub fn socket(&self, direction: Direction, to: IpAddr) -> Result<OwnedFd, Errno> {
         match direction {
             Direction::Inward(_) => {
-                self.command_network.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to))
+                self.command_network.ok_or(Errno::HOSTUNREACH)?.socket(dial_addresses::family(to))
             }
-            Direction::Outward | Direction::Local => dial::host_socket(to),
+            Direction::Outward | Direction::Local => dial_addresses::host_socket(to),
         }
     }
 }

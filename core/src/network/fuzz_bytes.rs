@@ -1,10 +1,10 @@
 //! Random test bytes, the same in every run.
 
-pub struct RandomBytes(u64);
+pub struct FuzzBytes(u64);
 
-impl RandomBytes {
-    pub fn new(seed: u64) -> RandomBytes {
-        RandomBytes(seed)
+impl FuzzBytes {
+    pub fn new(seed: u64) -> FuzzBytes {
+        FuzzBytes(seed)
     }
 
     /// Knuth's MMIX generator; its upper bits.

@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::interpreter_chain::ChainFile;
 use super::rules::{Cause, ExecDecision, ExecRequest, ExecRules};
-use super::trusted_dirs::TrustedDirs;
+use super::trusted_program_dirs::TrustedDirs;
 use crate::plan::Action;
 
 /// The final decision, and the approval that answers it if it is a question.
@@ -19,8 +19,8 @@ pub fn decide(
 ) -> (ExecDecision, Option<usize>) {
     const STRAYS_REASON: &str =
         "its interpreter opens it through a path that the command can change";
-    let verdict = rules.judge(exec);
-    if verdict.action != Action::Deny
+    let decision = rules.judge(exec);
+    if decision.action != Action::Deny
         && trusted_dirs.is_some_and(|trusted_dirs| trusted_dirs.let_stray(chain, exec.cwd))
     {
         return (
@@ -32,8 +32,8 @@ pub fn decide(
             None,
         );
     }
-    let approved = if verdict.action == Action::Ask { rules.approves(exec) } else { None };
-    (verdict, approved)
+    let approved = if decision.action == Action::Ask { rules.approves(exec) } else { None };
+    (decision, approved)
 }
 
 /// The SHA-256 of a file. The deadline bounds the time for a file of any length.

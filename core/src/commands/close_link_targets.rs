@@ -65,9 +65,9 @@ pub fn report(plan: &Plan) -> String {
 }
 
 /// The verb `links`: the symlinks in the directories of a list.
-pub fn answer(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Vec<AbsPath> = reader::from_slice(asked).map_err(PlanError::Json)?;
-    let found = linked_dirs::links_inside(asked.iter()).map_err(GuardError::from)?;
+pub fn answer(paths: &[u8]) -> Result<String, Refusal> {
+    let paths: Vec<AbsPath> = reader::from_slice(paths).map_err(PlanError::Json)?;
+    let found = linked_dirs::links_inside(paths.iter()).map_err(GuardError::from)?;
     let mut out = String::new();
     writer::strings(&mut out, found.iter().map(AbsPath::as_bytes), NonUtf8::Surrogate);
     Ok(out)

@@ -1,4 +1,4 @@
-//! Marks of unfinished last scans (`supervisor/finish_scans.rs` finishes them).
+//! Marks of unfinished last scans (`supervisor/finish_earlier_scans.rs` finishes them).
 //!
 //! Before a command starts that can write to a tree of the host, the supervisor makes a mark: a
 //! file in Paddock's own state, which no command can write. It holds the plan and the saved state
@@ -73,12 +73,12 @@ impl UnfinishedError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MarkFile {
-    /// The numbers of the trees that still have to be scanned, if some were. It comes first: see
-    /// [`rewritten`].
+    /// The numbers of the trees that still have to be scanned, if some were. It comes
+    /// first: `supervisor/finish_earlier_scans.rs` writes it in front of an existing mark.
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
-    /// The process that holds the lock: its pid and its start time. `supervisor/finish_scans.rs`
-    /// reads it from the beginning of the mark.
+    /// The process that holds the lock: its pid and its start time.
+    /// `supervisor/finish_earlier_scans.rs` reads it from the beginning of the mark.
     #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
     supervisor: (u32, u64),
     /// The pid of init.
@@ -160,7 +160,7 @@ pub const SUPERVISOR_KEY: &str = ",\"supervisor\":[";
 pub struct ProcessStart {
     /// In clock ticks since the machine started.
     pub started: u64,
-    /// It is ending.
+    /// It was killed, or is exiting.
     pub is_ending: bool,
 }
 
