@@ -420,8 +420,8 @@ def test_a_tool_call_is_asked_about_with_its_diff(
 DESK = """
 import asyncio
 from paddock.approve import ToolQuestion
-from paddock.approve.approvals import Approvals
-from paddock.approve.forwarded import AtTerminal
+from paddock.approve.tool_approvals import Approvals
+from paddock.approve.forwarding_approvers import AtTerminal
 
 async def main():
     with Approvals(AtTerminal()) as desk:

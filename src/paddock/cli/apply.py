@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
-from paddock.cli.chosen import SessionArguments, check_named
 from paddock.cli.options import Parser, split_command
+from paddock.cli.session_arguments import SessionArguments, check_named
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin

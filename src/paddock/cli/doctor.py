@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paddock.cli.options import Parser
-from paddock.cli.show import NOT_COVERED
+from paddock.cli.show_plan import NOT_COVERED
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
 from paddock.host import Host, Probe, Usable, finish_scans, measure, try_everything

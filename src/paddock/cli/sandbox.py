@@ -20,7 +20,7 @@ from paddock.executors.modes import GUARANTEES, executor_for, resolve_mode
 from paddock.executors.run import run
 from paddock.policy import Origin
 from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
-from paddock.policy.formats.safety import read_safety_config
+from paddock.policy.formats.safety_config import read_safety_config
 
 EXIT_NOT_HERE = 2
 _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
@@ -294,7 +294,7 @@ def _named(path: str, origin: Origin) -> SandboxConfig:
     the user must trust it first.
     """
     if sys.platform != "win32":
-        from paddock.policy.formats.config import load_config
+        from paddock.policy.formats.agent_config import load_config
 
         return load_config(path, origin=origin).sandbox or SandboxConfig()
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from paddock.errors import PolicyError, UsageError
 from paddock.executors.interface import CommandExecutor, WritesHost
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.policy import Origin
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow

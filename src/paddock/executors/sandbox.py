@@ -34,12 +34,12 @@ from paddock.executors.interface import (
 )
 from paddock.launch.prepare import Prepared, prepare
 from paddock.plan.grants import TMP
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.plan.rights import WRITES
 from paddock.policy import Origin, Request
+from paddock.policy.command_line import GrantFlag
 from paddock.policy.model import Access, Action, Tier
-from paddock.policy.request import GrantFlag
 
 _MAX_COMPLAINT_BYTES = 64 * 1024  # bytes of the core's messages
 

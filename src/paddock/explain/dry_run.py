@@ -18,7 +18,7 @@ from paddock.explain.exec_answer import answer_exec
 from paddock.launch.create_missing import require_makeable
 from paddock.launch.journal_check import require_usable
 from paddock.launch.prepare import Prepared
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action

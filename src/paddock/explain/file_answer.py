@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from paddock.core import process as core
 from paddock.errors import Bug, CoreError
 from paddock.explain.file_rules import PRIVATE, Judge, Judgement, Operation, existing
-from paddock.launch.covers import covers_of
+from paddock.launch.found_covers import covers_of
 from paddock.plan import Plan
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy.model import Tier
 
 

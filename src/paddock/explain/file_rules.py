@@ -18,9 +18,9 @@ from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
-from paddock.launch.covers import Cover, CoverKind
+from paddock.launch.found_covers import Cover, CoverKind
 from paddock.plan.grants import TMP
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import Files, PathGrant, Plan
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.git_layout import directories_above, is_branch, is_part

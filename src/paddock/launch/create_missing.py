@@ -15,7 +15,7 @@ from collections.abc import Callable
 from paddock.errors import PolicyError
 from paddock.plan import Plan
 from paddock.plan.grants import TMP
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy import Policy
 from paddock.policy.glob import Glob
 from paddock.policy.model import Grant, Source

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paddock.plan import Plan
-from paddock.plan.paths import touch, within
+from paddock.plan.path_containment import touch, within
 from paddock.plan.plan import Files, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Tier

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan.files import FileLayout, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.http_routes import secret_variables, variables, without_secrets
 from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import (
     EnvironmentRules,
     Files,

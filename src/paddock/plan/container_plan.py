@@ -22,10 +22,10 @@ from paddock.plan.compile import (
     missing_mechanisms,
     refuse_privileged,
 )
-from paddock.plan.execution import hold_off
 from paddock.plan.grants import LOADER, TMP, merged, requested_grants, temp_access
-from paddock.plan.identity import IdMaps, identity_of
-from paddock.plan.paths import touch
+from paddock.plan.id_maps import IdMaps, identity_of
+from paddock.plan.noexec_grants import hold_off
+from paddock.plan.path_containment import touch
 from paddock.plan.plan import (
     Container,
     EnvironmentRules,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from paddock.errors import PolicyError
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import RequestedGrant
-from paddock.plan.paths import carved_directories, outermost, touch, within
+from paddock.plan.path_containment import carved_directories, outermost, touch, within
 from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import ACCESS
 from paddock.policy.model import Deny

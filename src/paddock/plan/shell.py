@@ -14,7 +14,7 @@ from dataclasses import replace
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
 from paddock.plan.grants import TMP, RequestedGrant, merged, requested_grants
-from paddock.plan.paths import outermost, touch, within
+from paddock.plan.path_containment import outermost, touch, within
 from paddock.plan.plan import (
     EnvironmentRules,
     Files,

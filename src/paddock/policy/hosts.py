@@ -22,7 +22,7 @@ from paddock.policy.model import COMMAND_LINE, Destination, Source, Sourced
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-GROUPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "groups.toml")
+GROUPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host_groups.toml")
 DISCOVERED = ("crates", "debian", "go", "npm", "pypi")  # by host/registries.py
 
 _ROUTES = ".paddock.internal"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.schema import (
+from paddock.policy.formats.policy_keys import (
     COMMAND_RULE_KEYS,
     KEYS,
     MATCH_KEYS,
@@ -14,8 +16,6 @@ from paddock.policy.formats.schema import (
     PATH_RULE_KEYS,
     RULE_KEYS,
 )
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
 from paddock.policy.glob import ANY_DEPTH
 from paddock.policy.model import (
     TMP_TOKEN,

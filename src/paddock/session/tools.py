@@ -7,24 +7,24 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.approvals import Approvals
 from paddock.approve.inbox import Approver
+from paddock.approve.tool_approvals import Approvals
 from paddock.core.redact import Redactor
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_rules import PRIVATE, Judge, Operation
-from paddock.journal.writer import Recorder
+from paddock.journal.recorder import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Plan
 from paddock.policy import GrantFlag, Origin, Request, load
-from paddock.policy.formats.config import Config, configured
+from paddock.policy.formats.agent_config import Config, configured
 from paddock.policy.model import Access, Tier, ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler, Tools
 from paddock.tools.file_tools import Limits
-from paddock.tools.policy.policy import ToolPolicy
+from paddock.tools.policy.tool_policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 
 AnyPath = str | os.PathLike[str]

@@ -18,9 +18,9 @@ from typing import Any
 from paddock.errors import PolicyError
 from paddock.policy.glob import component_matches
 from paddock.shell.dialect import Dialect
-from paddock.shell.grammar import Unparsed, parse, tokens
-from paddock.shell.programs import Command
-from paddock.shell.walk import ShellLine, read_line
+from paddock.shell.find_commands import ShellLine, read_line
+from paddock.shell.parse_tree import Unparsed, parse, tokens
+from paddock.shell.program_arguments import Command
 from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")

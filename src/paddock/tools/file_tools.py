@@ -13,7 +13,7 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.opened_name import (
+from paddock.tools.name_in_open_dir import (
     OpenDenial,
     OpenedName,
     kind_of,

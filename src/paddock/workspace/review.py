@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.apply_record import Record
 from paddock.workspace.change import Change
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.git_state import harmful_state
-from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in

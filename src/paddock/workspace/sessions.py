@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
+from paddock.workspace.dir_fd_access import DIRECTORY, opened_directory, remove_all
 from paddock.workspace.masked_names import HiddenNames
-from paddock.workspace.protection import Protection
+from paddock.workspace.protected_names import Protection
 from paddock.workspace.replace_file import KEPT_DIR, Roots
-from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
 
 STORE = "sessions"
 VERSION = 1

@@ -17,7 +17,7 @@ from paddock.host.git.trusted_paths import trusted_by
 from paddock.policy.git_layout import GIT, make_one
 from paddock.policy.protected import protected
 from paddock.text.path_walk import follow
-from paddock.workspace.protection import Protection
+from paddock.workspace.protected_names import Protection
 
 
 def trusted_paths_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:

@@ -28,7 +28,7 @@ from paddock.policy.model import (
     Workspace,
 )
 
-from .test_identity import ALONE, GIVEN
+from .test_id_maps import ALONE, GIVEN
 from .worlds import FULL, HOST, builtin, builtin_grant, deny, grant, source
 
 NO_FILES = Filesystem()

@@ -6,13 +6,13 @@ import tomllib
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.fragment import Fragment
-from paddock.policy.formats.position import positions
-from paddock.policy.formats.schema import SECTIONS
-from paddock.policy.formats.sections import Sections
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
+from paddock.policy.formats.policy_keys import SECTIONS
+from paddock.policy.formats.toml_line_numbers import positions
+from paddock.policy.formats.toml_sections import Sections
 from paddock.policy.model import (
     Audit,
     Environment,

@@ -21,11 +21,11 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.page_server import HttpServer, PageRequest, Response
+from paddock.approve.loopback_http import HttpServer, PageRequest, Response
 from paddock.approve.question_text import QuestionText, text_of_question
 from paddock.approve.questions import Verdict
-from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from paddock.approve.remember_answer import approval_for, keep, written
+from paddock.approve.server_queue import PendingQuestion, Queue, SettledQuestion
 from paddock.errors import PaddockError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import approved_path

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.executor_modes import SandboxConfig
-from paddock.policy.formats.safety import read_safety_config
-from paddock.policy.formats.table import Table
+from paddock.policy.formats.safety_config import read_safety_config
 from paddock.policy.load import require_trusted_files
 from paddock.policy.merge import merge
 from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, ToolSettings

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.host.accounts import Account, Accounts, IdSpan
-from paddock.plan.identity import IDS, SHIFTED_FIRST, IdMaps, identity_of
+from paddock.plan.id_maps import IDS, SHIFTED_FIRST, IdMaps, identity_of
 from paddock.plan.plan import IdRange, Mappers
 
 ALONE = Accounts(

@@ -1,4 +1,5 @@
-"""A TOML table with its position. Errors of its accessors have file, line and dotted key."""
+"""A table of a policy file with its position. Errors of its accessors have file, line and dotted key.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from typing import TypeVar
 
 from paddock.errors import PolicyError
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.position import Path
 from paddock.policy.formats.suggest import did_you_mean
+from paddock.policy.formats.toml_line_numbers import Path
 from paddock.policy.model import Source, Sourced
 
 E = TypeVar("E", bound=Enum)

@@ -13,7 +13,7 @@ import pytest
 
 import paddock
 from paddock import PolicyError, ToolCall, ToolPolicy
-from paddock.policy.formats.config import (
+from paddock.policy.formats.agent_config import (
     INITIAL,
     Config,
     configured,
@@ -23,7 +23,7 @@ from paddock.policy.formats.config import (
     tightened,
     tool_flags,
 )
-from paddock.policy.formats.safety import read_safety_config
+from paddock.policy.formats.safety_config import read_safety_config
 from paddock.session.tools import limits_of
 from tests.unit.policy.world import World
 

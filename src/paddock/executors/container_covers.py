@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 from paddock.errors import HostError, PaddockError
 from paddock.executors.interface import Failure, NotStarted
-from paddock.launch.covers import Cover, CoverKind, covers_of
-from paddock.plan.paths import within
+from paddock.launch.found_covers import Cover, CoverKind, covers_of
+from paddock.plan.path_containment import within
 from paddock.policy import Origin, Request
 from paddock.policy.model import Tier
 from paddock.text.path_walk import Identity

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from paddock.shell.programs import ShellStream
+from paddock.shell.program_arguments import ShellStream
 from paddock.shell.words import SOMETHING, UNKNOWN, Piece, hidden, unknown
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from paddock.text.path_compare import LocatedPath
 from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
-from paddock.workspace.kernel import exchange, rename_new
+from paddock.workspace.system_calls import exchange, rename_new
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import SessionError
+from paddock.workspace.apply_record import NAME, ApplyStep, Intent, Record
 from paddock.workspace.change import FileVersion, Type
-from paddock.workspace.record import NAME, ApplyStep, Intent, Record
 
 OLD = FileVersion(type=Type.FILE, inode=1, mode=0o644, size=3, mtime_ns=5)
 NEW = FileVersion(type=Type.FILE, inode=2, mode=0o600, size=4, mtime_ns=6)

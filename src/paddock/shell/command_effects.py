@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from paddock.shell.dialect import Dialect
-from paddock.shell.programs import (
+from paddock.shell.program_arguments import (
     SHELLS,
     Command,
     ShellStream,
@@ -30,7 +30,7 @@ from paddock.shell.programs import (
     unwrap,
     written_by,
 )
-from paddock.shell.state import ShellState
+from paddock.shell.shell_state import ShellState
 from paddock.shell.words import UNKNOWN, Piece, printed
 from paddock.shell.wrappers import wrapper_of
 

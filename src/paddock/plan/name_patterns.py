@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.host.facts import Host
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import RequestedGrant
-from paddock.plan.paths import outermost, with_parents, within
+from paddock.plan.path_containment import outermost, with_parents, within
 from paddock.plan.plan import Level, Notice, ProtectedNames
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.executor_modes import SandboxConfig, json_table, read_sandbox
 from paddock.policy.formats.expand import Expander
-from paddock.policy.formats.schema import KEYS
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
+from paddock.policy.formats.policy_keys import KEYS
 from paddock.policy.model import ToolSettings
 from paddock.policy.rules import RuleReader
 from paddock.policy.trust.origin import Origin

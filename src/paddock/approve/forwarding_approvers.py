@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 from paddock.approve import messages
+from paddock.approve.approvals_socket import connect_to_server
 from paddock.approve.inbox import Inbox
 from paddock.approve.questions import AnyQuestion, Verdict
-from paddock.approve.server_socket import connect_to_server
 
 _PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # terminal type and language
 
@@ -29,8 +29,8 @@ class Server:
 
 class AtTerminal:
     """Asks a person at the terminal of this process. A separate process asks, because it must be in
-    the foreground of the terminal and must ignore the terminal's signals (terminal.py). Without a
-    terminal every question is denied.
+    the foreground of the terminal and must ignore the terminal's signals (terminal_approver.py).
+    Without a terminal every question is denied.
     """
 
     def serve(self, inbox: Inbox) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from paddock.approve.questions import Verdict
-from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
+from paddock.approve.server_queue import PendingQuestion, Queue, SettledQuestion
 from tests.support.waiting import wait_for
 from tests.unit.approve.questions import Core, connected, question
 

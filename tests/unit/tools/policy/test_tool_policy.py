@@ -21,12 +21,12 @@ from paddock import (
     ToolPolicy,
     ToolSpec,
 )
-from paddock.policy.formats.config import configured, tool_flags
-from paddock.policy.formats.safety import read_safety_config
+from paddock.policy.formats.agent_config import configured, tool_flags
+from paddock.policy.formats.safety_config import read_safety_config
 from paddock.policy.merge import merge
 from paddock.policy.model import Policy
 from paddock.tools.policy.path_arguments import guess
-from paddock.tools.policy.policy import default_denied_paths
+from paddock.tools.policy.tool_policy import default_denied_paths
 from tests.unit.policy.world import World
 
 ALLOW, DENY, ASK = Action.ALLOW, Action.DENY, Action.ASK

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.workspace.protection import Protection
+from paddock.workspace.protected_names import Protection
 
 WORKSPACE = "/home/ada/.config/project"
 PROTECTION = Protection.of(

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from paddock.errors import PolicyError
 from paddock.plan.grants import LOADER, RequestedGrant
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE
 

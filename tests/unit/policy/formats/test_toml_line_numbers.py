@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from paddock.policy.formats.position import Path, positions
+from paddock.policy.formats.toml_line_numbers import Path, positions
 
 TEXT = '''\
 # comment [not.a.table]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from paddock.plan.paths import carved_directories, within
+from paddock.plan.path_containment import carved_directories, within
 from paddock.plan.plan import Files
 from paddock.plan.rights import ACCESS, WRITES
 from paddock.policy.glob import Glob

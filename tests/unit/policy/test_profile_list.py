@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.listing import listed, text_of
+from paddock.policy.profile_list import listed, text_of
 from tests.unit.policy.world import World
 
 BUILT_IN = {"ai-agent", "base", "dev", "read-only", "strict"}

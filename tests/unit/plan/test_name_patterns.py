@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.host.surroundings import Terrain, TrustedPath
+from paddock.host.grant_targets import Terrain, TrustedPath
 from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import Files, Level
 from paddock.policy.glob import Glob

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.host.git import trusted_paths
 from paddock.host.git.worktree_links import remember
-from paddock.host.surroundings import Terrain, scan_surroundings
+from paddock.host.grant_targets import Terrain, scan_surroundings
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
 from paddock.policy.trust.writable_history import WritableHistory

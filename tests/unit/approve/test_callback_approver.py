@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.approve.callback import MAX_PARALLEL_CALLS, Callback
+from paddock.approve.callback_approver import MAX_PARALLEL_CALLS, Callback
 from paddock.approve.inbox import Inbox
 from paddock.approve.questions import Question, Verdict
 from tests.support.waiting import wait_for

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
+from paddock.policy.command_line import Request
 from paddock.policy.load import load
 from paddock.policy.model import COMMAND_LINE, Source
-from paddock.policy.request import Request
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.search import FoundProfile, ProfileSearch, read_text
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.explain.unlistable import lost_in_plan, lost_in_policy
+from paddock.explain.unlistable_dirs import lost_in_plan, lost_in_policy
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
 from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy

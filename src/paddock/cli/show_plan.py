@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from paddock.cli.terminal_output import say
 from paddock.explain.read_plan import plan_of
-from paddock.explain.unlistable import lost_in_plan
+from paddock.explain.unlistable_dirs import lost_in_plan
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http_routes import DOMAIN
 from paddock.plan.plan import (
@@ -26,7 +26,7 @@ from paddock.plan.plan import (
     Seccomp,
     ShellPlan,
 )
-from paddock.policy.formats.schema import NOT
+from paddock.policy.formats.policy_keys import NOT
 from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
 _LABEL_COLUMNS = 13

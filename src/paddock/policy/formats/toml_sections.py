@@ -1,11 +1,13 @@
-"""Parses the sections of a TOML policy. One function for each, in the order of schema.KEYS."""
+"""Parses the sections of a TOML policy. One function for each, in the order of policy_keys.KEYS."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.schema import (
+from paddock.policy.formats.policy_keys import (
     CAPABILITIES,
     GRANT_KEYS,
     GRANT_TABLE_KEYS,
@@ -18,8 +20,6 @@ from paddock.policy.formats.schema import (
     VERSION,
 )
 from paddock.policy.formats.suggest import did_you_mean
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import (

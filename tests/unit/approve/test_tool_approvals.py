@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from paddock.approve import Callback, DenyAll, ToolQuestion, Verdict, messages
-from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Approvals
-from paddock.approve.forwarded import Server, forward
+from paddock.approve.forwarding_approvers import Server, forward
 from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.approve.remember_answer import keep, tool_for
+from paddock.approve.tool_approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Approvals
 from paddock.core.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
 from tests.unit.policy.world import World
@@ -300,14 +300,14 @@ def test_the_end_of_the_other_process_denies() -> None:
 def test_without_a_forwarded_approver_everything_is_denied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("paddock.approve.server_socket.server_dir", lambda uid: str(tmp_path))
+    monkeypatch.setattr("paddock.approve.approvals_socket.server_dir", lambda uid: str(tmp_path))
     with Approvals(Server()) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
         assert isinstance(desk.failure, FileNotFoundError)
     script = (
         "import asyncio; from paddock.approve import ToolQuestion; "
-        "from paddock.approve.approvals import Approvals;"
-        "from paddock.approve.forwarded import AtTerminal\n"
+        "from paddock.approve.tool_approvals import Approvals;"
+        "from paddock.approve.forwarding_approvers import AtTerminal\n"
         "with Approvals(AtTerminal()) as desk:\n"
         "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', "
         "rule=None, reason=None)\n"

@@ -52,11 +52,11 @@ from paddock.tools.policy.path_arguments import Guess, guess
 
 if TYPE_CHECKING:
     from paddock.shell.denied_commands import Category, Reading
-    from paddock.shell.programs import Command
+    from paddock.shell.program_arguments import Command
 
 CWD_TOKEN = "<cwd>"
 BOUNDARY = (f"{CWD_TOKEN}/**",)
-_PATHS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_paths.toml")
+_PATHS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "default_denied_paths.toml")
 
 
 class Step(IntEnum):
@@ -422,7 +422,7 @@ class ToolPolicy:
             for pattern in paths:
                 if pattern in lifted:
                     continue
-                glob = self._glob(pattern, "denied_paths.toml")
+                glob = self._glob(pattern, "default_denied_paths.toml")
                 for each in (glob, *self._resolved(glob)):
                     yield _Denied(id=f"denied-paths.{name}", why=why, written=pattern, glob=each)
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.shell.assignments import command_assigns, text_assigns
+from paddock.shell.command_effects import code_of, dialect_for, effect_of, other_code, unwrapped
 from paddock.shell.dialect import Dialect
-from paddock.shell.effects import code_of, dialect_for, effect_of, other_code, unwrapped
 from paddock.shell.evaluated_values import may_run_values
 from paddock.shell.expansion import Expansion
-from paddock.shell.grammar import (
+from paddock.shell.parse_tree import (
     Unparsed,
     evaluates_literals,
     is_statement,
@@ -31,8 +31,14 @@ from paddock.shell.grammar import (
     text_of,
     transforms,
 )
-from paddock.shell.programs import Command, Redirect, ShellStream, copies_descriptor, joined
-from paddock.shell.state import ShellState
+from paddock.shell.program_arguments import (
+    Command,
+    Redirect,
+    ShellStream,
+    copies_descriptor,
+    joined,
+)
+from paddock.shell.shell_state import ShellState
 from paddock.shell.unparsed_text import lost_dash
 from paddock.shell.words import (
     MAX_EXPANSIONS,

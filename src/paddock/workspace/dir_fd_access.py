@@ -8,7 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
 from paddock.workspace.change import TreeEntry, Type
 
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
@@ -23,7 +23,7 @@ def opened(name: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
     try:
         fd = os.open(name, flags, dir_fd=dir_fd)
     except PermissionError:
-        if not kernel.override_modes():
+        if not system_calls.override_modes():
             raise
         fd = os.open(name, flags, dir_fd=dir_fd)
     try:
@@ -38,7 +38,7 @@ def opened_directory(name: str, dir_fd: int | None = None) -> Iterator[int]:
     with opened(name, DIRECTORY, dir_fd) as fd:
         facts = os.fstat(fd)
         if facts.st_mode & stat.S_IRWXU != stat.S_IRWXU and facts.st_uid == os.geteuid():
-            kernel.override_modes()
+            system_calls.override_modes()
         yield fd
 
 
