@@ -42,7 +42,7 @@ from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.host.installation import LAUNCHER, entries_of
 from paddock.launch.prepare import Prepared
-from paddock.policy import Origin, Policy, git_layout
+from paddock.policy import Origin, Policy, git_layout, landlock
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import GROUPS
 from paddock.policy.load import rule_paths, writable_trees
@@ -207,6 +207,7 @@ def _surroundings(origin: Origin) -> Iterator[str]:
         f"{origin.cwd}/paddock.toml",
         TABLE,
         git_layout.TABLE,
+        landlock.TABLE,
         GROUPS,
     )
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))

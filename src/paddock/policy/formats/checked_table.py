@@ -1,5 +1,4 @@
-"""A table of a policy file with its position. Errors of its accessors have file, line and dotted key.
-"""
+"""A table of a policy file with its position. Its errors have file, line and dotted key."""
 
 from __future__ import annotations
 
