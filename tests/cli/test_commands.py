@@ -220,7 +220,7 @@ def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
     assert re.search(
         r"^protected +read-only inside writable directories.* \.envrc ", shown, re.M | re.S
     ), shown
-    assert "--open-protected: **/.github/workflows/** is writable: it runs elsewhere" in shown
+    assert "--open-protected: **/.github/workflows/** is writable: a server runs it" in shown
 
 
 def test_the_landlock_tier_says_what_it_does_not_hold(fence: Fence) -> None:

@@ -28,12 +28,12 @@ MARGIN = "  "
 LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
-once (or yes)   this alone; the same asks again
-session         the same until the run ends: exactly this, in this directory; of a write, this \
-file, whatever is written
-always          a rule of your own, which is shown before it is written
-deny (or no)    it is refused, as it is when nobody answers in time
-w               shows the whole, with what looks like a secret
+once (or yes)   allow only this; the same asks again
+session         allow the same until the run ends: exactly this, in this directory; for a write: \
+any text to this file
+always          allow by a rule of your own, which is shown before it is written
+deny (or no)    deny it, as if no answer came in time
+w               show the full text, including possible secrets
 """
 
 

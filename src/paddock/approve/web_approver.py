@@ -130,7 +130,7 @@ class Web:
             number, verdict = text["id"], text.get("verdict")
             pending = next(one for one in self._queue.pending() if one.id == number)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return _plain(HTTPStatus.BAD_REQUEST, "not understood")
+            return _plain(HTTPStatus.BAD_REQUEST, "the request is not valid")
         except StopIteration:
             return _plain(HTTPStatus.GONE, "this question is no longer open")
         try:

@@ -119,7 +119,7 @@ def test_a_question_that_has_just_come_up_takes_no_answer(
 ) -> None:
     page.go(server.address)
     # The page's own clock stands still: nothing settles.
-    page.until("document.querySelector('#state').textContent === 'live'")
+    page.until("document.querySelector('#state').textContent === 'connected'")
     page.tell("window.setTimeout = () => 0")
     with running(fence, "touch made") as run:
         page.until("document.querySelectorAll('.card').length === 1")

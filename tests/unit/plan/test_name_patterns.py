@@ -213,7 +213,7 @@ def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
     assert warnings(plan) == [
         (
             "/home/ada/.local/bin is writable, although it is a protected directory: the shell "
-            "finds commands there"
+            "searches it for commands"
         )
     ]
     assert plan.files
@@ -243,11 +243,10 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
     assert protects(held, f"{WS}/.github/actions")
     assert warnings(compile_plan(policy(asked), FULL)) == [
         (
-            "p.toml:5: **/.github/workflows/** is writable: it runs elsewhere, "
-            "with secrets, after "
+            "p.toml:5: **/.github/workflows/** is writable: a server runs it with secrets after "
             "the next push"
         ),
-        (f"p.toml:5: {WS}/.vscode is writable: an editor runs it when it opens the project"),
+        (f"p.toml:5: {WS}/.vscode is writable: an editor runs it when a person opens the project"),
     ]
 
 
