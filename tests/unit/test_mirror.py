@@ -155,6 +155,7 @@ WITHOUT_SOURCE = {
     "shell/test_real_shells.py": "the whole package against real shells",
     "test_api.py": "what the package exports",
     "test_document_links.py": "the links in the documents",
+    "test_hints.py": "the commands and options in messages",
     "test_layers.py": "the imports of both languages",
     "test_messages.py": "the messages of both languages",
     "test_mirror.py": "this file",

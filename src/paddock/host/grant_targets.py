@@ -189,7 +189,9 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
         return
     for entry in origin.environ.get("PATH", "").split(":"):
         if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
-            yield TrustedPath(path=os.path.normpath(entry), why="the shell searches it for commands")
+            yield TrustedPath(
+                path=os.path.normpath(entry), why="the shell searches it for commands"
+            )
 
 
 def _with_real_names(

@@ -232,7 +232,7 @@ def _refuse_rootless(section: ContainerSection, host: Host) -> None:
         raise PolicyError(
             "netns needs root: only root can join a network namespace that exists",
             where=section.where("netns"),
-            hint="remove netns to get a new network namespace, or run paddock jail as root",
+            hint="remove netns to get a new network namespace, or run `paddock jail` as root",
         )
 
 

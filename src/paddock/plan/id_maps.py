@@ -56,7 +56,7 @@ def identity_of(
             f"the user's own id ({caller})",
             where=where,
             hint="remove id-map: the command then has the id inside, and your own id outside; or "
-            "run paddock jail as root",
+            "run `paddock jail` as root",
         )
     mappers = None
     if (
