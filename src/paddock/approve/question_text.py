@@ -211,14 +211,14 @@ def _some(lines: list[str], room: int | None) -> list[str]:
 
 def _pieces(text: str, width: int) -> list[str]:
     """Cuts a text by the greatest width that a terminal may show."""
-    pieces, taken = [""], 0
+    pieces, used = [""], 0
     for letter in text:
         wide = _width(letter)
-        if taken + wide > width:
+        if used + wide > width:
             pieces.append("")
-            taken = 0
+            used = 0
         pieces[-1] += letter
-        taken += wide
+        used += wide
     return pieces
 
 

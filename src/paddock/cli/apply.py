@@ -12,7 +12,7 @@ from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
 from paddock.workspace.apply import ApplyOutcome, choose
 from paddock.workspace.change import Obstacle
-from paddock.workspace.replace_file import KEPT_DIR
+from paddock.workspace.replace_file import HOST_VERSIONS_DIR
 from paddock.workspace.review import Review, recovered, reviewed
 from paddock.workspace.sessions import Session
 
@@ -108,4 +108,4 @@ def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
     if flagged and not dry_run:
         say(f"{FLAGGED}: {', '.join(flagged)}")
     if any(change.overwrites for change in outcome.applied) and not dry_run:
-        say(f"the host's versions are in {session.path}/{KEPT_DIR}")
+        say(f"the host's versions are in {session.path}/{HOST_VERSIONS_DIR}")

@@ -47,9 +47,10 @@ def steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> Iterator[
         f"host name {namespaces.hostname}; loopback {'up' if container.loopback else 'down'}; "
         f"{_limits(plan)}"
     )
-    kept = " ".join(container.capabilities) or "none"
-    yield f"capabilities: {kept}, as the bounding set"
-    yield f"groups cleared, gid {container.gid}, uid {container.uid}; capabilities kept: {kept}"
+    capability_names = " ".join(container.capabilities) or "none"
+    yield f"capabilities: {capability_names}, as the bounding set"
+    ids = f"gid {container.gid}, uid {container.uid}"
+    yield f"groups cleared, {ids}; capabilities kept: {capability_names}"
     yield f"environment: {_environment(plan)}"
     yield f"{_rules(plan)}; {_calls(plan, preflight)}"
     yield f"open descriptors closed; in {plan.workdir}: {shlex.join(command)}"

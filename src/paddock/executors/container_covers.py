@@ -91,7 +91,7 @@ def covered_names(request: Request, workspace: str, inside: str, *, to_run: bool
     for mount in mounts:
         _check_straight(mount.target, common)
     found = [one for one in searched.covers if any(within(one.path, place) for place in shared)]
-    straight = [one for one in found if _link_on_the_way(one.path, shared) is None]
+    straight = [one for one in found if _link_on_path(one.path, shared) is None]
     linked = sorted({one.path for one in found} - {one.path for one in straight})
     mounts += [_mount(cover, workspace, inside) for cover in _with_pins(straight, shared)]
     links = frozenset(
@@ -124,7 +124,7 @@ def _with_pins(covers: list[Cover], shared: list[str]) -> list[Cover]:
     ]
 
 
-def _link_on_the_way(path: str, shared: list[str]) -> str | None:
+def _link_on_path(path: str, shared: list[str]) -> str | None:
     """The first symlink from the shared directory to the end of the path, both included."""
     at = os.path.dirname(min((place for place in shared if within(path, place)), key=len))
     for name in os.path.relpath(path, at).split("/"):
@@ -135,7 +135,7 @@ def _link_on_the_way(path: str, shared: list[str]) -> str | None:
 
 
 def _check_straight(path: str, common: list[str]) -> None:
-    link = _link_on_the_way(path, common)
+    link = _link_on_path(path, common)
     if link is not None:
         raise NotStarted(
             f"{link} is a symlink, and git writes through it: the container is not started",

@@ -118,8 +118,8 @@ class SandboxExecutor:
         plan = (await self.prepared()).plan
         if plan.files is None:
             return False
-        kept = (*plan.files.unwritable, *plan.files.closed)
-        if any(within(os.path.realpath(path), place) for place in kept):
+        read_only = (*plan.files.unwritable, *plan.files.closed)
+        if any(within(os.path.realpath(path), place) for place in read_only):
             return False
         trees = [grant.path for grant in plan.files.grants if grant.access in WRITES]
         if plan.tier is Tier.FULL:

@@ -373,12 +373,14 @@ class Judge:
         self, question: _FileQuestion, near: list[PathGrant], rights: set[str]
     ) -> Judgement:
         assert self._plan.files is not None
-        kept_out = None
+        exclusion = None
         if self._plan.tier is Tier.LANDLOCK:
-            reasons = (_kept_out(self._plan.files, grant, question.bearer) for grant in near)
-            kept_out = next(filter(None, reasons), None)
-        if kept_out:
-            reason_text = kept_out
+            reasons = (
+                _exclusion_reason(self._plan.files, grant, question.bearer) for grant in near
+            )
+            exclusion = next(filter(None, reasons), None)
+        if exclusion:
+            reason_text = exclusion
         elif rights and near:
             reason_text = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
         else:
@@ -518,7 +520,7 @@ def _is_git_directory(path: str) -> bool:
     )
 
 
-def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
+def _exclusion_reason(files: Files, grant: PathGrant, path: str) -> str | None:
     """The reason why this grant does not cover the path, if a denied path excludes it."""
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
     tree = os.path.realpath(grant.path)

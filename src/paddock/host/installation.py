@@ -136,8 +136,8 @@ def _is_ours(path: str) -> bool:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    kept: list[Tree] = []
+    outermost: list[Tree] = []
     for path in sorted(paths, key=lambda path: path.split("/")):
-        if not kept or not kept[-1].names(path):
-            kept.append(Tree(path=path))
-    return tuple(sorted(tree.path for tree in kept))
+        if not outermost or not outermost[-1].names(path):
+            outermost.append(Tree(path=path))
+    return tuple(sorted(tree.path for tree in outermost))

@@ -161,29 +161,30 @@ class SecretSearch:
 class Scrubber:
     """Removes the secret from a stream of pieces, also if the secret spans pieces."""
 
-    __slots__ = ("_kept", "_search", "_shown")
+    __slots__ = ("_retained", "_search", "_shown")
 
     def __init__(self, search: SecretSearch) -> None:
         self._search = search
-        self._kept = b""  # the end of the stream so far that may contain a beginning of the secret
+        # the end of the stream so far that may contain a beginning of the secret
+        self._retained = b""
         self._shown = 0  # characters of it that were passed on
 
     def feed(self, data: bytes) -> bytes:
         """A piece that is followed by more."""
-        stream = self._search.masked(self._kept + data)
+        stream = self._search.masked(self._retained + data)
         end = stream[-self._search.held_max :]
         run = len(end) - len(end.rstrip(self._search.held))
         begin = len(stream) - run
         shown = begin if run == self._search.held_max else min(begin + _SHOWN, len(stream))
         shown = max(self._shown, shown)
         passed = stream[self._shown : shown]
-        self._kept, self._shown = stream[begin:], max(shown - begin, 0)
+        self._retained, self._shown = stream[begin:], max(shown - begin, 0)
         return passed
 
     def last(self, data: bytes) -> bytes:
         """The last piece, with all retained text. Another stream may follow."""
-        rest = self._search.masked(self._kept + data)[self._shown :]
-        self._kept, self._shown = b"", 0
+        rest = self._search.masked(self._retained + data)[self._shown :]
+        self._retained, self._shown = b"", 0
         return rest
 
     def whole(self, data: bytes) -> bytes:

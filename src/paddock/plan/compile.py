@@ -269,11 +269,11 @@ def _environment(
     proxies = (
         {spelt for name in PROXY_VARIABLES for spelt in (name, name.upper())} if network else set()
     )
-    kept_out = proxies | secret_variables(http)
+    excluded = proxies | secret_variables(http)
     return EnvironmentRules(
-        pass_=tuple(sorted({name.value for name in policy.env.pass_} - kept_out)),
-        deny=tuple(sorted({name.value for name in policy.env.deny} | kept_out)),
-        keep=tuple(sorted({name.value for name in policy.env.keep} - kept_out)),
+        pass_=tuple(sorted({name.value for name in policy.env.pass_} - excluded)),
+        deny=tuple(sorted({name.value for name in policy.env.deny} | excluded)),
+        keep=tuple(sorted({name.value for name in policy.env.keep} - excluded)),
         set=values,
     )
 
@@ -302,7 +302,7 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
 
 def _covers(grant: PathGrant, path: str) -> bool:
     return within(path, grant.path) and not any(
-        within(path, kept_out) for kept_out in grant.except_
+        within(path, excluded) for excluded in grant.except_
     )
 
 

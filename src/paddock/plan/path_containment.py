@@ -16,11 +16,11 @@ def touch(one: str, other: str) -> bool:
 
 
 def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    kept: list[str] = []
+    outer_paths: list[str] = []
     for path in sorted(paths):
-        if not any(within(path, outer) for outer in kept):
-            kept.append(path)
-    return tuple(kept)
+        if not any(within(path, outer) for outer in outer_paths):
+            outer_paths.append(path)
+    return tuple(outer_paths)
 
 
 def with_parents(path: str) -> list[str]:
@@ -37,8 +37,8 @@ def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
     themselves.
     """
     found = set()
-    for kept_out in excepts:
-        parent = os.path.dirname(kept_out)
+    for excluded in excepts:
+        parent = os.path.dirname(excluded)
         while within(parent, path):
             found.add(parent)
             if parent == "/":

@@ -308,9 +308,9 @@ def _open(path: str, access: str) -> RequestedGrant:
 def _around(
     requested: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
 ) -> PathGrant | None:
-    kept_out = (*denied, *own) if requested.writes else denied
-    if any(within(requested.path, path) for path in kept_out):
+    excluded = (*denied, *own) if requested.writes else denied
+    if any(within(requested.path, path) for path in excluded):
         return None
     return requested.grant(
-        except_=outermost(path for path in kept_out if touch(path, requested.path))
+        except_=outermost(path for path in excluded if touch(path, requested.path))
     )

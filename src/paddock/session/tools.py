@@ -181,8 +181,8 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
     """
     for one in tools.allowed_paths or ():
         directory = one.value.removesuffix("/**")
-        kept = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
-        if directory != one.value and directory not in kept and os.path.isdir(directory):
+        too_wide = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
+        if directory != one.value and directory not in too_wide and os.path.isdir(directory):
             yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
 
 

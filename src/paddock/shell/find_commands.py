@@ -228,9 +228,11 @@ class _Walk(Expansion):
         if any(child.type == "+=" for child in node.children):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
         # The previous value still counts, because the branch is unknown.
-        kept = tuple(dict.fromkeys((*self.state.variables.get(key, ()), *pieces)))
+        all_values = tuple(dict.fromkeys((*self.state.variables.get(key, ()), *pieces)))
         self.state.variables[key] = (
-            kept if len(kept) <= MAX_EXPANSIONS else (Piece(UNKNOWN, programs=programs_of(kept)),)
+            all_values
+            if len(all_values) <= MAX_EXPANSIONS
+            else (Piece(UNKNOWN, programs=programs_of(all_values)),)
         )
         return f"{key}={pieces[-1].text}"
 
@@ -253,21 +255,24 @@ class _Walk(Expansion):
         body = [child for child in node.named_children if child not in redirects]
         if len(body) == 1 and body[0].type == "command":
             return self._command(body[0], stdin, redirects)
-        taken, given, rest, spilled = self._redirects(redirects)
-        for written in spilled:
+        redirected_input, file_redirects, rest, extra_words = self._redirects(redirects)
+        for written in extra_words:
             self.line.doubts.append(f"a word after a redirection: {written}")
         self._emit(
             Command(
                 words=("{",),
                 cwd=self.state.cwd,
-                bare=all(one.changes_nothing for one in given),
-                redirects=tuple(given),
+                bare=all(one.changes_nothing for one in file_redirects),
+                redirects=tuple(file_redirects),
             )
         )
-        outer, self.state.stdin = self.state.stdin, None if taken is not None else self.state.stdin
-        out = self._each(body, taken or stdin)
-        self.state.stdin = outer if taken is not None else self.state.stdin
-        return self._ended(out, given, rest)
+        outer, self.state.stdin = (
+            self.state.stdin,
+            None if redirected_input is not None else self.state.stdin,
+        )
+        out = self._each(body, redirected_input or stdin)
+        self.state.stdin = outer if redirected_input is not None else self.state.stdin
+        return self._ended(out, file_redirects, rest)
 
     def _redirects(
         self, nodes: Sequence[Node]
@@ -275,25 +280,25 @@ class _Walk(Expansion):
         """Returns the input, the redirects, the nodes after the first line of a here-document, and
         words that the grammar read as a second target.
         """
-        taken: ShellStream | None = None
-        given: list[Redirect] = []
+        redirected_input: ShellStream | None = None
+        file_redirects: list[Redirect] = []
         rest: list[Node] = []
-        spilled: list[str] = []
+        extra_words: list[str] = []
         for node in nodes:
             if lost_dash(node):
-                spilled.append("-")
+                extra_words.append("-")
             match node.type:
                 case "herestring_redirect":
                     alternatives = self.alternatives(node.named_children)
-                    taken = ShellStream(
+                    redirected_input = ShellStream(
                         text=known_text(alternatives), programs=programs_of(alternatives)
                     )
                 case "heredoc_redirect":
                     inner = [child for child in node.children if child.type.endswith("_redirect")]
                     again, more, after, words = self._redirects(inner)
-                    taken = again or self._heredoc(node)
-                    given += more
-                    spilled += words
+                    redirected_input = again or self._heredoc(node)
+                    file_redirects += more
+                    extra_words += words
                     rest += after
                     for child in node.named_children:
                         if child.type in _HEREDOC or child in inner:
@@ -301,13 +306,13 @@ class _Walk(Expansion):
                         if is_statement(child):
                             rest.append(child)
                         else:  # an argument after the delimiter belongs to the command
-                            spilled += self.words([child])
+                            extra_words += self.words([child])
                 case _:
                     stream, redirect, words = self._file(node)
-                    taken = stream or taken
-                    given += redirect
-                    spilled += words
-        return taken, given, rest, spilled
+                    redirected_input = stream or redirected_input
+                    file_redirects += redirect
+                    extra_words += words
+        return redirected_input, file_redirects, rest, extra_words
 
     def _heredoc(self, node: Node) -> ShellStream:
         body = next((child for child in node.children if child.type == "heredoc_body"), None)
@@ -337,7 +342,7 @@ class _Walk(Expansion):
         stream = None
         if operator == "<" and len(words) == 1:
             stream = self.state.files.get(self.state.resolve(words[0]))
-        given = [
+        file_redirects = [
             Redirect(
                 operator=operator,
                 target=self.state.resolve(word),
@@ -345,12 +350,12 @@ class _Walk(Expansion):
             )
             for word in words
         ]
-        return stream, given, self.words(others)
+        return stream, file_redirects, self.words(others)
 
     def _ended(
-        self, out: ShellStream, given: Sequence[Redirect], rest: Sequence[Node]
+        self, out: ShellStream, file_redirects: Sequence[Redirect], rest: Sequence[Node]
     ) -> ShellStream:
-        for redirect in given:
+        for redirect in file_redirects:
             if redirect.writes:
                 before = self.state.files.get(redirect.target, ShellStream(text=""))
                 self.state.files[redirect.target] = (
@@ -374,25 +379,25 @@ class _Walk(Expansion):
             for child in node.children
             if child not in own and child not in assigned and child.type != "comment"
         ]
-        taken, given, rest, spilled = self._redirects([*own, *redirects])
+        redirected_input, file_redirects, rest, extra_words = self._redirects([*own, *redirects])
         outer = dict(self.state.variables)
         settings = tuple(self._assign(child) for child in assigned)
         if others:
             self.state.variables = outer  # NAME=value before a command is only for that command
         read, substituted = self._program(others)
-        words = (*read, *spilled)
+        words = (*read, *extra_words)
         known = not any(map(unknown, words))
         command = Command(
             words=words,
             cwd=self.state.cwd,
-            bare=known and not settings and all(one.changes_nothing for one in given),
+            bare=known and not settings and all(one.changes_nothing for one in file_redirects),
             assigned=settings,
-            redirects=tuple(given),
+            redirects=tuple(file_redirects),
         )
-        if words == ("exec",) and taken is not None:
-            self.state.stdin = taken
-        out = self._start(command, taken or self.state.stdin or stdin, substituted)
-        return self._ended(out, given, rest)
+        if words == ("exec",) and redirected_input is not None:
+            self.state.stdin = redirected_input
+        out = self._start(command, redirected_input or self.state.stdin or stdin, substituted)
+        return self._ended(out, file_redirects, rest)
 
     def _program(self, nodes: Sequence[Node]) -> tuple[list[str], frozenset[str]]:
         """Returns all words, and the programs whose output is in them. A program with several
@@ -432,10 +437,10 @@ class _Walk(Expansion):
         if (meant := self._meant(command, stdin)) is not None:
             return meant
         started = [
-            self._start(inner, given, substituted)
+            self._start(inner, inner_input, substituted)
             if isinstance(inner, Command)
-            else self._again(inner, given, Dialect.SH)
-            for inner, given in unwrapped(command, stdin)
+            else self._again(inner, inner_input, Dialect.SH)
+            for inner, inner_input in unwrapped(command, stdin)
         ]
         out = (
             effect_of(self.state, command, stdin)

@@ -103,9 +103,9 @@ class Tools:
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
         self._numbers = itertools.count(1)
-        taken = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: a built-in tool cannot have another handler")
+        built_in = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
+        if built_in:
+            raise ValueError(f"{', '.join(built_in)}: a built-in tool cannot have another handler")
         known = [*(tool.name for tool in BUILTIN_TOOLS), *self._handlers]
         unknown = sorted(set(only or ()) - set(known))
         if unknown:

@@ -17,7 +17,7 @@ from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.copy import copy_entry
 from paddock.workspace.dir_fd_access import DIRECTORY, entry, parent_of, remove
 
-KEPT_DIR = "kept"
+HOST_VERSIONS_DIR = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def remove_own(name: str, parent: int) -> None:
 
 def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
     """Copies the host's version to the session's state before it leaves the workspace."""
-    parts = [KEPT_DIR, token, *step.path.split("/")]
+    parts = [HOST_VERSIONS_DIR, token, *step.path.split("/")]
     name = parts.pop()
     fd = os.dup(state)
     try:

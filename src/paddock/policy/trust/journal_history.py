@@ -34,8 +34,8 @@ class JournalHistory:
         with store.locked():
             known = store.read()
             wanted = dict.fromkeys(follow(place).end.path for place in places)
-            kept = dict.fromkeys((*_still_existing(known, store.path), *wanted))
-            return cls._of(known if tuple(kept) == known.paths else store.write(kept))
+            all_paths = dict.fromkeys((*_still_existing(known, store.path), *wanted))
+            return cls._of(known if tuple(all_paths) == known.paths else store.write(all_paths))
 
     @classmethod
     def _of(cls, remembered: StoredPaths) -> JournalHistory:
