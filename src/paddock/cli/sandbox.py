@@ -189,8 +189,11 @@ async def _selftest(config: SandboxConfig) -> int:
     sandbox the second write succeeds; in the sandbox it must fail.
     """
     home = os.path.expanduser("~")
-    place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
-    workspace, outside = os.path.join(place, "workspace"), os.path.join(place, "outside")
+    scratch_dir = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
+    workspace, outside = (
+        os.path.join(scratch_dir, "workspace"),
+        os.path.join(scratch_dir, "outside"),
+    )
     for directory in (workspace, outside):
         os.mkdir(directory)
     try:
@@ -216,7 +219,7 @@ async def _selftest(config: SandboxConfig) -> int:
             await executor.dispose()
             await bare.dispose()
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch_dir, ignore_errors=True)
     return 0 if all(held) else EXIT_PADDOCK
 
 

@@ -86,16 +86,16 @@ def covered_names(request: Request, workspace: str, inside: str, *, to_run: bool
             source=grant.path, target=grant.path, directory=True, read_only=grant.access == "read"
         )
         for grant in sorted(prepared.plan.files.grants, key=lambda grant: grant.path)
-        if any(within(grant.path, place) for place in common) and os.path.isdir(grant.path)
+        if any(within(grant.path, tree) for tree in common) and os.path.isdir(grant.path)
     ]
     for mount in mounts:
         _check_straight(mount.target, common)
-    found = [one for one in searched.covers if any(within(one.path, place) for place in shared)]
+    found = [one for one in searched.covers if any(within(one.path, tree) for tree in shared)]
     straight = [one for one in found if _link_on_path(one.path, shared) is None]
     linked = sorted({one.path for one in found} - {one.path for one in straight})
     mounts += [_mount(cover, workspace, inside) for cover in _with_pins(straight, shared)]
     links = frozenset(
-        link for link in searched.links if any(within(link[0], place) for place in shared)
+        link for link in searched.links if any(within(link[0], tree) for tree in shared)
     )
     return CoveredNames(
         mounts=tuple(mounts),
@@ -112,7 +112,7 @@ def _with_pins(covers: list[Cover], shared: list[str]) -> list[Cover]:
     kinds = {cover.path: cover.kind for cover in covers}
     for cover in covers:
         above = os.path.dirname(cover.path)
-        while above not in shared and any(within(above, place) for place in shared):
+        while above not in shared and any(within(above, tree) for tree in shared):
             kinds.setdefault(above, CoverKind.PIN)
             above = os.path.dirname(above)
     closed = [path for path, kind in kinds.items() if kind is not CoverKind.PIN]
@@ -120,13 +120,13 @@ def _with_pins(covers: list[Cover], shared: list[str]) -> list[Cover]:
         Cover(path=path, kind=kind)
         for path, kind in sorted(kinds.items())
         # Below a read-only or empty mount nothing can be moved.
-        if kind is not CoverKind.PIN or not any(within(path, place) for place in closed)
+        if kind is not CoverKind.PIN or not any(within(path, tree) for tree in closed)
     ]
 
 
 def _link_on_path(path: str, shared: list[str]) -> str | None:
     """The first symlink from the shared directory to the end of the path, both included."""
-    at = os.path.dirname(min((place for place in shared if within(path, place)), key=len))
+    at = os.path.dirname(min((tree for tree in shared if within(path, tree)), key=len))
     for name in os.path.relpath(path, at).split("/"):
         at = os.path.join(at, name)
         if os.path.islink(at):

@@ -119,7 +119,7 @@ class SandboxExecutor:
         if plan.files is None:
             return False
         read_only = (*plan.files.unwritable, *plan.files.closed)
-        if any(within(os.path.realpath(path), place) for place in read_only):
+        if any(within(os.path.realpath(path), tree) for tree in read_only):
             return False
         trees = [grant.path for grant in plan.files.grants if grant.access in WRITES]
         if plan.tier is Tier.FULL:

@@ -195,16 +195,19 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
 
 
 def _with_real_names(
-    places: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]
+    trusted_paths: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]
 ) -> Iterator[TrustedPath]:
     seen: set[str] = set()
     tops = {one for path in own for one in (path, os.path.realpath(path))}
-    for place in places:
+    for trusted in trusted_paths:
         # A path behind a link that has its own grant can be written.
-        for path in (place.path, *(one for one in _links_and_end(place.path) if one not in tops)):
+        for path in (
+            trusted.path,
+            *(one for one in _links_and_end(trusted.path) if one not in tops),
+        ):
             if path not in seen and _inside(path, trees):
                 seen.add(path)
-                yield TrustedPath(path=path, why=place.why)
+                yield TrustedPath(path=path, why=trusted.why)
 
 
 def _record_walk(path: str, snapshot: FileSnapshot) -> None:
@@ -220,7 +223,7 @@ def _links_and_end(path: str) -> tuple[str, ...]:
     inaccessible directory; the core denies such a directory in a workspace.
     """
     try:
-        return tuple(place.path for place in follow(path).places)
+        return tuple(resolved.path for resolved in follow(path).resolved_paths)
     except PolicyError:
         return (os.path.realpath(path),)
 

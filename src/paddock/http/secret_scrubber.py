@@ -112,13 +112,14 @@ class SecretSearch:
         self._layers: list[dict[bytes, tuple[int, int]]] = [{}]
         for form in self._forms:
             for at in range(len(form) - tail, len(form) - tail + self._step):
-                window, place = form[at : at + self._width], (at, len(form) - at)
+                window, position = form[at : at + self._width], (at, len(form) - at)
                 layer = next(
-                    (layer for layer in self._layers if layer.get(window, place) == place), None
+                    (layer for layer in self._layers if layer.get(window, position) == position),
+                    None,
                 )
                 if layer is None:
                     self._layers.append(layer := {})
-                layer[window] = place
+                layer[window] = position
         self._nowhere = (0, longest)
 
     def masked(self, data: bytes) -> bytes:
@@ -148,12 +149,12 @@ class SecretSearch:
         steps = range(before, len(text) - width + 1, self._step)
         windows = [text[at : at + width] for at in steps]
         for layer in self._layers:
-            places = list(map(layer.get, windows, repeat(self._nowhere)))
+            positions = list(map(layer.get, windows, repeat(self._nowhere)))
             texts = [
-                text[at - back : at + on] for at, (back, on) in zip(steps, places, strict=True)
+                text[at - back : at + on] for at, (back, on) in zip(steps, positions, strict=True)
             ]
             if not self._forms.isdisjoint(texts):
-                for at, (back, _), one in zip(steps, places, texts, strict=True):
+                for at, (back, _), one in zip(steps, positions, texts, strict=True):
                     if one in self._forms:
                         yield at - back - before, at - back - before + len(one)
 

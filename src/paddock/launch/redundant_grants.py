@@ -59,7 +59,7 @@ def _covers(other: _ResolvedGrant, one: _ResolvedGrant, unwritable: Iterable[str
     excluded = [*_with_real(other.grant.except_)]
     if other.grant.access in WRITES and one.grant.access not in WRITES:
         excluded += unwritable  # a write grant excludes them, a read grant does not
-    return not any(touch(one.real, place) for place in excluded) and not _is_socket(one.real)
+    return not any(touch(one.real, path) for path in excluded) and not _is_socket(one.real)
 
 
 def _is_socket(path: str) -> bool:

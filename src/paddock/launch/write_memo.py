@@ -130,7 +130,7 @@ class Memo:
                 ),
             )
         )
-        places = {
+        directories = {
             path: _directory_facts(path)
             for path in (*self._watched_paths(policy, (*trees, *ruled, *resolved.values())), *seen)
         }
@@ -138,7 +138,7 @@ class Memo:
         if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
             return
         if (
-            any(places[path] != seen[path] for path in seen)
+            any(directories[path] != seen[path] for path in seen)
             or {p: w.end.path for p, w in resolved.items()} != terrain.resolved_paths
         ):
             return
@@ -160,7 +160,7 @@ class Memo:
                 "quiet": quiet,
                 "unless_namespaces": plan.tier is Tier.LANDLOCK and policy.tier is None,
                 "contents": {**self.before, **others, **read, **stores},
-                "places": places,
+                "places": directories,
                 "variables": {
                     name: self.origin.environ.get(name) for name in sorted(consulted.names)
                 },

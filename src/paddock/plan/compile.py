@@ -215,11 +215,11 @@ def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
 def journal_of(policy: Policy, host: Host) -> JournalPlan | None:
     if Switch.AUDIT in policy.off:
         return None
-    place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
-    single = place.endswith(".jsonl")
+    location = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
+    single = location.endswith(".jsonl")
     return JournalPlan(
-        dir=os.path.dirname(place) if single else place,
-        file=os.path.basename(place) if single else None,
+        dir=os.path.dirname(location) if single else location,
+        file=os.path.basename(location) if single else None,
         stderr=policy.audit.stderr,
     )
 

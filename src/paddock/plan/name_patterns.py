@@ -70,7 +70,7 @@ def names_of(
 ) -> NamePatterns:
     name_trees = _NameTrees.of(requested, host, terrain)
     by_hand = policy.filesystem.open_protected
-    exact = {place.path for place in terrain.trusted} | set(
+    exact = {trusted.path for trusted in terrain.trusted} | set(
         name_trees.holding(file.path for file in policy.files)
     )
     exact.update(path for opening in terrain.openings for path in opening.locked)
@@ -110,20 +110,20 @@ class _NameTrees:
     def of(cls, requested: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _NameTrees:
         grants = list(requested)
 
-        def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
+        def paths_of(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
             return tuple(
                 sorted({name for one in those for name in (one.path, terrain.real(one.path))})
             )
 
         return cls(
             home=host.home,
-            granted=places(grants),
-            searched=places(one for one in grants if _is_searched(one, host.home)),
-            programs=places(
+            granted=paths_of(grants),
+            searched=paths_of(one for one in grants if _is_searched(one, host.home)),
+            programs=paths_of(
                 one for one in grants if not one.persons and _is_programs(one.path, host.home)
             ),
-            writable=places(one for one in grants if one.writes),
-            own=places(one for one in grants if one.writes and one.persons),
+            writable=paths_of(one for one in grants if one.writes),
+            own=paths_of(one for one in grants if one.writes and one.persons),
         )
 
     def holding(self, paths: Iterable[str]) -> Iterator[str]:
@@ -159,9 +159,9 @@ class _NameTrees:
         for group in protected().groups:
             for name in group.any:
                 but = tuple(
-                    place
-                    for place in self._packages(group)
-                    if not _matches_any(f"{place}/{name}", exact)
+                    directory
+                    for directory in self._packages(group)
+                    if not _matches_any(f"{directory}/{name}", exact)
                 )
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
@@ -171,8 +171,8 @@ class _NameTrees:
                 name for name in group.home if self._holds(f"{self.home}/{name}")
             )
         for path in exact:
-            place, _, name = path.rpartition("/")
-            held[(place or "/",), ()].add(name)
+            directory, _, name = path.rpartition("/")
+            held[(directory or "/",), ()].add(name)
         return tuple(
             ProtectedNames(below=below, but=but, names=tuple(sorted(names)))
             for (below, but), names in sorted(held.items())
@@ -182,9 +182,9 @@ class _NameTrees:
     def opened(self) -> Iterator[str]:
         for group in protected().groups:
             for name in group.open:
-                yield from (f"{place}/{name}" for place in self._beginnings(group))
-            for place in (f"{self.home}/{name}" for name in group.home):
-                yield from self._granted_in(place) if self._holds(place) else ()
+                yield from (f"{directory}/{name}" for directory in self._beginnings(group))
+            for path in (f"{self.home}/{name}" for name in group.home):
+                yield from self._granted_in(path) if self._holds(path) else ()
 
     def flagged(self) -> Iterator[str]:
         for name in protected().flagged:
@@ -216,8 +216,8 @@ class _NameTrees:
                     break
 
     def _inside_home(self, tree: str, name: str) -> bool:
-        place = f"{self.home}/{name}"
-        return place != tree and within(place, tree)
+        path = f"{self.home}/{name}"
+        return path != tree and within(path, tree)
 
     def _exposes(self, path: str, group: Group) -> bool:
         if any(bears(path, name) for name in group.open):
@@ -237,16 +237,16 @@ class _NameTrees:
                 f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages
             )
 
-    def _holds(self, place: str) -> bool:
+    def _holds(self, path: str) -> bool:
         """A protected path of the home with its own grant is writable. If only a part of it is
         granted, it must stay protected when a grant above it would make the rest writable.
         """
-        if place in self.writable:
+        if path in self.writable:
             return False
-        return not self._granted_in(place) or any(within(place, tree) for tree in self.writable)
+        return not self._granted_in(path) or any(within(path, tree) for tree in self.writable)
 
-    def _granted_in(self, place: str) -> tuple[str, ...]:
-        return tuple(tree for tree in self.writable if within(tree, place))
+    def _granted_in(self, path: str) -> tuple[str, ...]:
+        return tuple(tree for tree in self.writable if within(tree, path))
 
 
 def _is_built_in_name(deny: Deny, glob: Glob) -> bool:

@@ -150,8 +150,8 @@ def _is_copied(plan: Plan, path: str) -> bool:
     """
     if plan.workspace is None:
         return False
-    places = (plan.workspace.path, os.path.realpath(plan.workspace.path))
-    return any(within(path, place) for place in places)
+    workspace_paths = (plan.workspace.path, os.path.realpath(plan.workspace.path))
+    return any(within(path, tree) for tree in workspace_paths)
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
@@ -159,11 +159,11 @@ def _is_commands_own(plan: Plan, path: str) -> bool:
     if (
         plan.tier is not Tier.FULL
         or plan.files is None
-        or not any(within(path, place) for place in PRIVATE)
+        or not any(within(path, private) for private in PRIVATE)
     ):
         return False
     mounted = (grant.path for grant in plan.files.grants if grant.path not in PRIVATE)
-    return not any(within(path, place) for place in mounted if not within(place, "/dev"))
+    return not any(within(path, mount) for mount in mounted if not within(mount, "/dev"))
 
 
 def limits_of(config: Config) -> Limits:

@@ -23,7 +23,7 @@ from paddock.shell.program_arguments import (
     found_by,
     interprets,
     joined,
-    places_of,
+    matches_of,
     reads_its_program,
     shell_script,
     startup_file,
@@ -146,11 +146,11 @@ def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
     """The content of a file that this line wrote is known. Other files are not."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
-    place = state.resolve(name)
-    stream = state.files.get(place)
+    path = state.resolve(name)
+    stream = state.files.get(path)
     if stream is None and _GLOB.search(name):
         stream = joined(
-            [file for known, file in state.files.items() if fnmatch.fnmatchcase(known, place)]
+            [file for known, file in state.files.items() if fnmatch.fnmatchcase(known, path)]
         )
     if stream is None or stream == ShellStream(text=""):
         return Code()
@@ -258,7 +258,7 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
         case "read" if len(words) > 1:
             state.variables[words[-1]] = (Piece(UNKNOWN, programs=came),)
         case "find":
-            return ShellStream(programs=out, places=places_of(words))
+            return ShellStream(programs=out, matches=matches_of(words))
         case "set" if "--" in words:
             state.set_arguments(words[words.index("--") + 1 :])
         case "alias":

@@ -255,14 +255,14 @@ def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
         if pattern.target:
             results.append(
                 _any(
-                    _is_target(place, pattern.target, command.cwd, home)
-                    for place in dict.fromkeys(operands)
+                    _is_target(operand, pattern.target, command.cwd, home)
+                    for operand in dict.fromkeys(operands)
                 )
             )
         if pattern.whole:
-            places = [place for place in dict.fromkeys(operands) if _ALL.search(place)]
+            globs = [operand for operand in dict.fromkeys(operands) if _ALL.search(operand)]
             results.append(
-                _any(_is_target(place, pattern.whole, command.cwd, home) for place in places)
+                _any(_is_target(operand, pattern.whole, command.cwd, home) for operand in globs)
             )
         if pattern.sequence:
             results.append(_in_order(pattern.sequence, operands))
@@ -401,9 +401,9 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         parts.pop()  # everything inside it
     if not parts and len(path) > 1 and written.startswith("/tmp"):
         return False
-    places = {os.path.normpath(home) if target == "~" else target for target in targets}
+    protected = {os.path.normpath(home) if target == "~" else target for target in targets}
     above = os.path.dirname(os.path.normpath(home))
-    places |= {above} if above != "/" else set()
+    protected |= {above} if above != "/" else set()
     everything = path != "/" + "/".join(parts)
     if (
         everything
@@ -411,12 +411,12 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         and os.path.normpath(cwd) == "/" + "/".join(parts)
     ):
         # "*" in the current directory counts only if that is such a path
-        return "/" + "/".join(parts) in places
-    return any(_same(parts, place) for place in places)
+        return "/" + "/".join(parts) in protected
+    return any(_same(parts, target) for target in protected)
 
 
-def _same(parts: Sequence[str], place: str) -> bool:
-    names = [part for part in place.split("/") if part]
+def _same(parts: Sequence[str], target: str) -> bool:
+    names = [part for part in target.split("/") if part]
     return len(names) == len(parts) and all(
         name == part or (not _GLOB.isdisjoint(part) and fnmatch.fnmatchcase(name, part))
         for name, part in zip(names, parts, strict=True)

@@ -35,7 +35,7 @@ class ShellStream:
 
     text: str | None = None
     programs: frozenset[str] = frozenset()
-    places: tuple[str, ...] = ()  # paths of everything there, as find prints them
+    matches: tuple[str, ...] = ()  # paths of everything there, as find prints them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +217,7 @@ def shell_script(words: Sequence[str]) -> tuple[str | None, str | None]:
     return None, None if stdin else operand
 
 
-def places_of(words: Sequence[str]) -> tuple[str, ...]:
+def matches_of(words: Sequence[str]) -> tuple[str, ...]:
     """The matches of find: its starting point with everything below, if there are no criteria."""
     first = next(
         (at for at, word in enumerate(words) if at and word.startswith(("-", "(", "!"))), len(words)
@@ -235,7 +235,7 @@ def places_of(words: Sequence[str]) -> tuple[str, ...]:
 
 def found_by(command: Command) -> Iterator[Command]:
     """The commands that find runs on its matches."""
-    words, paths = command.words, places_of(command.words)
+    words, paths = command.words, matches_of(command.words)
     inner = replace(command, redirects=(), assigned=())
     if "-delete" in words and paths != (SOMETHING,):
         yield replace(inner, words=("rm", "-r", *paths))
@@ -267,7 +267,7 @@ def appended(
             for pieces in (parted(known), known.removesuffix("\n").split("\n"))
         )
     else:
-        given = lines = (stdin.places if stdin is not None else ()) or (SOMETHING,)
+        given = lines = (stdin.matches if stdin is not None else ()) or (SOMETHING,)
     mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")
     program, *arguments = rest
     if mark or any("{}" in word for word in arguments):  # parallel needs no option

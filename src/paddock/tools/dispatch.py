@@ -478,9 +478,10 @@ class _OwnTool(_Waiting):
 
     def prepare(self) -> None:
         for path, denial in self._checks:
-            place = existing(path)  # a missing path can only be created, in the directory above
+            # a missing path can only be created, in the directory above
+            existing_path = existing(path)
             with os_errors_as_results(path):
-                require_open(place, os.lstat(place), denial, path)
+                require_open(existing_path, os.lstat(existing_path), denial, path)
 
     async def run(self) -> object:
         try:

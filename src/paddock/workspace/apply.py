@@ -108,18 +108,18 @@ class _Application:
 
     def carry_out(self, changes: list[Change]) -> dict[str, Change]:
         early, late = self._plan(changes)
-        places = [one for one in (*early, *late) if isinstance(one, _Placement)]
+        placements = [one for one in (*early, *late) if isinstance(one, _Placement)]
         removals = {
             change.path: self._step(change, places=False)
             for change in late
             if isinstance(change, Change)
         }
         modes = [change for change in changes if change.in_place or change.makes_directory]
-        steps = (*(placement.step for placement in places), *removals.values())
+        steps = (*(placement.step for placement in placements), *removals.values())
         directories = self._touched_directories(changes)
         self.record.intend(Intent(token=self.token, steps=steps, directories=directories))
         try:
-            for placement in places:
+            for placement in placements:
                 self._stage(placement)
             for change in modes:
                 if change.old and change.new and change.new.type is Type.FILE:

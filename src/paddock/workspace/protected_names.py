@@ -52,9 +52,9 @@ class Protection:
             whole = names[end] == _GIT or names[end - 1 : end + 1] == [".jj", "repo"]
             if whole and not (last and not directory):
                 continue
-            place = "/".join(names[: end + 1])
-            if self.protect.match(place, names[end]) and not (
-                is_branch(place) or self._opened(names, end)
+            prefix = "/".join(names[: end + 1])
+            if self.protect.match(prefix, names[end]) and not (
+                is_branch(prefix) or self._opened(names, end)
             ):
                 return True
         return False

@@ -95,6 +95,8 @@ def _mounted_in(workspace: str) -> Iterator[str]:
     below = f"{workspace.rstrip('/')}/"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
-            if place.startswith(below):
-                yield place[len(below) :]
+            mount_point = re.sub(
+                r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]
+            )
+            if mount_point.startswith(below):
+                yield mount_point[len(below) :]

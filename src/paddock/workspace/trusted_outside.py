@@ -64,7 +64,7 @@ def _of_home(workspace: str, home: str) -> Iterator[str]:
 
 def _below(workspace: str, path: str) -> Iterator[str]:
     try:
-        led = [place.path for place in follow(path).places]
+        led = [resolved.path for resolved in follow(path).resolved_paths]
     except PolicyError:  # an inaccessible directory, or a link to itself
         led = [os.path.realpath(path)]
     for one in (path, *led):

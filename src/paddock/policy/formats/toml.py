@@ -54,10 +54,10 @@ def document(text: str, shown: str) -> Table:
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
     """tomllib reports ``what (at line 3, column 7)`` or ``what (at end of document)``."""
-    error_text, _, place = message.rpartition(" (at ")
+    error_text, _, position = message.rpartition(" (at ")
     error_text = error_text or message
-    if place.startswith("line "):
-        line = int(place.removeprefix("line ").partition(",")[0])
+    if position.startswith("line "):
+        line = int(position.removeprefix("line ").partition(",")[0])
     else:
         line = max(1, len(text.rstrip("\n").split("\n")))
         error_text = f"the file ends too early: {error_text}"

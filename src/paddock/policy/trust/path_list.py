@@ -93,10 +93,10 @@ class PathListFile:
 
     def require_writable(self) -> None:
         """Raises the errors of :meth:`write` without writing."""
-        place = self.state_dir
-        while not os.path.lexists(place):
-            place = os.path.dirname(place)
-        if not os.access(place, os.W_OK | os.X_OK):
+        existing = self.state_dir
+        while not os.path.lexists(existing):
+            existing = os.path.dirname(existing)
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise self._wrong(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def _wrong(self, error: OSError) -> PolicyError:

@@ -245,27 +245,29 @@ class ToolPolicy:
 
     def _paths(self, judging: _Judging, spec: ToolSpec) -> Decision | None:
         settled = []
-        for place in judging.paths:
-            rule = self._rule_for(place, spec)
+        for located in judging.paths:
+            rule = self._rule_for(located, spec)
             if rule is not None and rule.action is Action.DENY:
                 return judging.deny(Step.PATH_RULES, rule.id, rule.reason)
             lifted = rule is not None and rule.action is Action.ALLOW
             if rule is not None and rule.action is Action.ASK:
                 judging.ask(Step.PATH_RULES, rule.id, rule.reason)
             for denied in self._builtin if lifted else (*self._builtin, *self._denied):
-                if any(denied.glob.covers(spelling) for spelling in place.spellings):
+                if any(denied.glob.covers(spelling) for spelling in located.spellings):
                     return judging.deny(
-                        Step.DENIED_PATHS, denied.id, f"{place.written}: {denied.why}"
+                        Step.DENIED_PATHS, denied.id, f"{located.written}: {denied.why}"
                     )
-            if not lifted and not self._inside(place):
+            if not lifted and not self._inside(located):
                 return judging.deny(
-                    Step.ALLOWED_PATHS, "allowed-paths", f"{place.written} is outside allowed_paths"
+                    Step.ALLOWED_PATHS,
+                    "allowed-paths",
+                    f"{located.written} is outside allowed_paths",
                 )
             settled.append(lifted)
         judging.settled = bool(settled) and all(settled)
         return None
 
-    def _rule_for(self, place: LocatedPath, spec: ToolSpec) -> _Matched | None:
+    def _rule_for(self, located: LocatedPath, spec: ToolSpec) -> _Matched | None:
         """The first match for each spelling; the strictest of these."""
         found = [
             next(
@@ -276,7 +278,7 @@ class ToolPolicy:
                 ),
                 None,
             )
-            for one in place.spellings
+            for one in located.spellings
         ]
         for action in (Action.DENY, Action.ASK):
             strict = next(
@@ -286,11 +288,11 @@ class ToolPolicy:
                 return strict
         return found[0] if found and all(rule is not None for rule in found) else None
 
-    def _inside(self, place: LocatedPath) -> bool:
+    def _inside(self, located: LocatedPath) -> bool:
         if self._allowed is None:
             return True
         return all(
-            any(glob.covers(spelling) for glob in self._allowed) for spelling in place.spellings
+            any(glob.covers(spelling) for glob in self._allowed) for spelling in located.spellings
         )
 
     # Steps 5 and 6
