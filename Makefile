@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 CORE   := $(shell find core/src core/bin core/build.rs core/Cargo.toml core/Cargo.lock \
-  src/paddock/policy/syscalls.tsv src/paddock/policy/git.tsv \
+  src/paddock/policy/syscalls.tsv src/paddock/policy/git.tsv src/paddock/policy/landlock.tsv \
   2>/dev/null)
 
 # A static musl starts in half the time of a static glibc. Without its target the host's own serves.

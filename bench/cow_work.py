@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from paddock.workspace.apply import apply
+from paddock.workspace.apply_record import Record
 from paddock.workspace.conflicts import Terms, judge
-from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots
 from paddock.workspace.scan import scan

@@ -57,8 +57,8 @@ async def _measure(once: Once, many: int) -> tuple[list[float], float]:
 async def _fenced(tier: str, workspace: str, many: int) -> Taken:
     from paddock import SandboxExecutor
     from paddock.executors.run import run
+    from paddock.policy.command_line import Request
     from paddock.policy.model import Tier
-    from paddock.policy.request import Request
 
     executor = SandboxExecutor(
         Request(profiles=("ai-agent",), tier=Tier(tier)), workspace=workspace

@@ -1,24 +1,28 @@
-//! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the system call
-//! table shared with the policy loader into a static array. A table that is not sorted, not unique
-//! or not numeric stops the build.
+//! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the tables that
+//! Python shares (system calls, rights of Landlock) into static arrays. A table that is not sorted,
+//! not unique or not numeric stops the build.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, process};
 
-const TABLE: &str = "../src/paddock/policy/syscalls.tsv";
+const SYSCALLS: &str = "../src/paddock/policy/syscalls.tsv";
+const LANDLOCK: &str = "../src/paddock/policy/landlock.tsv";
 
 fn main() {
-    println!("cargo::rerun-if-changed={TABLE}");
+    println!("cargo::rerun-if-changed={SYSCALLS}");
+    println!("cargo::rerun-if-changed={LANDLOCK}");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PADDOCK_DEFAULT_SHELL_DIR");
     println!("cargo::rustc-check-cfg=cfg(supported)");
     if supported() {
         println!("cargo::rustc-cfg=supported");
     }
-    if let Err(message) = generate() {
-        println!("cargo::error={TABLE}: {message}");
-        process::exit(1);
+    for (table, generated) in [(SYSCALLS, generate_syscalls()), (LANDLOCK, generate_landlock())] {
+        if let Err(message) = generated {
+            println!("cargo::error={table}: {message}");
+            process::exit(1);
+        }
     }
 }
 
@@ -28,8 +32,8 @@ fn supported() -> bool {
     !forced && target("OS") == "linux" && matches!(target("ARCH").as_str(), "x86_64" | "aarch64")
 }
 
-fn generate() -> Result<(), String> {
-    let table = fs::read_to_string(TABLE).map_err(|error| error.to_string())?;
+fn generate_syscalls() -> Result<(), String> {
+    let table = fs::read_to_string(SYSCALLS).map_err(|error| error.to_string())?;
     let mut rust = String::from("pub static TABLE: &[Syscall] = &[\n");
     let mut previous = "";
     let mut row = 0;
@@ -64,8 +68,49 @@ fn generate() -> Result<(), String> {
         writeln!(rust, "/// Number and row of the table, by number.\nstatic {name}: &[(u32, usize)] = &{rows:?};")
             .map_err(|error| error.to_string())?;
     }
+    write_generated("syscall_table.rs", &rust)
+}
+
+/// Name, constant of the crate `landlock` and first ABI of each right and scope. `make_dir` is
+/// `AccessFs::MakeDir`.
+fn generate_landlock() -> Result<(), String> {
+    let table = fs::read_to_string(LANDLOCK).map_err(|error| error.to_string())?;
+    let (mut rights, mut scopes) = (String::new(), String::new());
+    let mut previous = ("", "");
+    for (index, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [kind, name, abi, _access, _without_it] = columns[..] else {
+            return Err(format!("line {}: expected five columns", index + 1));
+        };
+        if (kind, name) <= previous {
+            return Err(format!("line {}: {name} is not in order", index + 1));
+        }
+        previous = (kind, name);
+        let abi: i32 =
+            abi.parse().map_err(|_| format!("line {}: {abi} is no number", index + 1))?;
+        let (list, flags) = match kind {
+            "right" => (&mut rights, "AccessFs"),
+            "scope" => (&mut scopes, "Scope"),
+            _ => return Err(format!("line {}: unknown kind {kind}", index + 1)),
+        };
+        writeln!(list, "    ({name:?}, {flags}::{}, {abi}),", camel_case(name))
+            .map_err(|error| error.to_string())?;
+    }
+    let rust = format!(
+        "/// Name in a plan, flag, first ABI.\n\
+         const RIGHTS: &[(&str, AccessFs, i32)] = &[\n{rights}];\n\
+         const SCOPES: &[(&str, Scope, i32)] = &[\n{scopes}];\n"
+    );
+    write_generated("landlock_table.rs", &rust)
+}
+
+fn camel_case(name: &str) -> String {
+    name.split('_').map(|word| word[..1].to_uppercase() + &word[1..]).collect()
+}
+
+fn write_generated(name: &str, rust: &str) -> Result<(), String> {
     let out = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
-    fs::write(Path::new(&out).join("syscall_table.rs"), rust).map_err(|error| error.to_string())
+    fs::write(Path::new(&out).join(name), rust).map_err(|error| error.to_string())
 }
 
 fn number(column: &str, index: usize) -> Result<Option<u32>, String> {

@@ -19,7 +19,7 @@ from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
-    from paddock.approve.approvals import Approvals
+    from paddock.approve.tool_approvals import Approvals
     from paddock.core.redact import Redactor
     from paddock.executors.background_shells import Shell, Shells
     from paddock.executors.container import ContainerExecutor
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
-    from paddock.journal.writer import Recorder
-    from paddock.policy.formats.config import Config, load_config
+    from paddock.journal.recorder import Recorder
+    from paddock.policy.formats.agent_config import Config, load_config
     from paddock.policy.formats.executor_modes import (
         ContainerSandboxConfig,
         LinuxSandboxConfig,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         WindowsSandboxConfig,
         WslSandboxConfig,
     )
-    from paddock.policy.formats.safety import SafetyConfig
+    from paddock.policy.formats.safety_config import SafetyConfig
     from paddock.policy.model import Action, CommandRule, Effect, PathRule
     from paddock.session.run_sync import run_sync
     from paddock.session.sandbox import Sandbox
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from paddock.tools.dispatch import Tools
     from paddock.tools.file_tools import Limits
     from paddock.tools.policy.calls import ToolCall, ToolSpec
-    from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
+    from paddock.tools.policy.tool_policy import Decision, Scope, Step, ToolPolicy
     from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome, ToolResult
 
 __all__ = [
@@ -155,12 +155,12 @@ _LAZY = {
     "CommandExecutor": "paddock.executors.interface",
     "CommandResult": "paddock.tools.commands",
     "CommandRule": "paddock.policy.model",
-    "Config": "paddock.policy.formats.config",
+    "Config": "paddock.policy.formats.agent_config",
     "ContainerExecutor": "paddock.executors.container",
     "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
-    "Decision": "paddock.tools.policy.policy",
+    "Decision": "paddock.tools.policy.tool_policy",
     "Denial": "paddock.executors.denials",
-    "Approvals": "paddock.approve.approvals",
+    "Approvals": "paddock.approve.tool_approvals",
     "Effect": "paddock.policy.model",
     "FileText": "paddock.tools.result",
     "FileWritten": "paddock.tools.result",
@@ -177,23 +177,23 @@ _LAZY = {
     "PathRule": "paddock.policy.model",
     "Process": "paddock.executors.interface",
     "Question": "paddock.approve",
-    "Recorder": "paddock.journal.writer",
+    "Recorder": "paddock.journal.recorder",
     "Redactor": "paddock.core.redact",
     "Result": "paddock.executors.run",
-    "SafetyConfig": "paddock.policy.formats.safety",
+    "SafetyConfig": "paddock.policy.formats.safety_config",
     "Sandbox": "paddock.session.sandbox",
     "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
-    "Scope": "paddock.tools.policy.policy",
+    "Scope": "paddock.tools.policy.tool_policy",
     "Shell": "paddock.executors.background_shells",
     "Shells": "paddock.executors.background_shells",
     "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",
-    "Step": "paddock.tools.policy.policy",
+    "Step": "paddock.tools.policy.tool_policy",
     "ToolCall": "paddock.tools.policy.calls",
     "ToolOutcome": "paddock.tools.result",
-    "ToolPolicy": "paddock.tools.policy.policy",
+    "ToolPolicy": "paddock.tools.policy.tool_policy",
     "ToolResult": "paddock.tools.result",
     "ToolSpec": "paddock.tools.policy.calls",
     "Tools": "paddock.tools.dispatch",
@@ -209,7 +209,7 @@ _LAZY = {
     "import_distro": "paddock.executors.distro",
     "is_wsl_available": "paddock.executors.distro",
     "list_distros": "paddock.executors.distro",
-    "load_config": "paddock.policy.formats.config",
+    "load_config": "paddock.policy.formats.agent_config",
     "open_journal": "paddock.session.tools",
     "open_tools": "paddock.session.tools",
     "resolve_mode": "paddock.executors.modes",
@@ -220,7 +220,7 @@ _LAZY = {
 
 
 # Names that other agent frameworks use.
-_ALIASES = {"SafetyPolicy": ("paddock.tools.policy.policy", "ToolPolicy")}
+_ALIASES = {"SafetyPolicy": ("paddock.tools.policy.tool_policy", "ToolPolicy")}
 
 
 def __getattr__(name: str) -> object:

@@ -1,6 +1,6 @@
 """The permission API, by the names that other agent frameworks use."""
 
-from paddock.approve.approvals import Approvals as PermissionManager
 from paddock.approve.questions import Verdict as ApprovalResult
+from paddock.approve.tool_approvals import Approvals as PermissionManager
 
 __all__ = ["ApprovalResult", "PermissionManager"]

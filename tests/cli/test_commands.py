@@ -229,7 +229,7 @@ def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
     assert re.search(
         r"^protected +read-only inside writable directories.* \.envrc ", shown, re.M | re.S
     ), shown
-    assert "--open-protected: **/.github/workflows/** is writable: it runs elsewhere" in shown
+    assert "--open-protected: **/.github/workflows/** is writable: a server runs it" in shown
 
 
 def test_explain_lists_the_rules_that_the_landlock_tier_does_not_enforce(

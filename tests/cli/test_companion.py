@@ -402,7 +402,7 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     screen.shows("│ +new \\x1b[2J")
     screen.shows("because   │ rule approve-execute: edit_file writes")
     screen.line("explain")
-    screen.shows("once (or yes)   this alone; the same asks again")
+    screen.shows("once (or yes)   allow only this; the same asks again")
     is_asked(screen, 2)
     screen.line("always")
     screen.shows("write this rule? yes, Enter: no")
@@ -420,8 +420,8 @@ def test_a_tool_call_is_asked_about_with_its_diff(
 APPROVALS = """
 import asyncio
 from paddock.approve import ToolQuestion
-from paddock.approve.approvals import Approvals
-from paddock.approve.forwarded import AtTerminal
+from paddock.approve.tool_approvals import Approvals
+from paddock.approve.forwarding_approvers import AtTerminal
 
 async def main():
     with Approvals(AtTerminal()) as approvals:

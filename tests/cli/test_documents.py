@@ -19,7 +19,7 @@ import pytest
 
 import paddock
 from paddock.policy import Origin
-from paddock.policy.formats.config import read_config
+from paddock.policy.formats.agent_config import read_config
 from tests.support.features import need
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import build_root

@@ -16,8 +16,8 @@ from paddock.executors.host import HostExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.wsl import WslExecutor
+from paddock.policy.command_line import Request
 from paddock.policy.model import Tier
-from paddock.policy.request import Request
 from paddock.testing.executor import ExecutorUnderTest
 
 

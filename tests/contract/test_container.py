@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 from paddock import ContainerExecutor, Outcome, Sandbox, ToolCall, Verdict
-from paddock.executors import workspace_covers
+from paddock.executors import container_covers
 from paddock.executors.container import PATH
 from paddock.executors.interface import NotStarted
 from paddock.executors.orphan_containers import LABEL, is_dead, owner
 from paddock.executors.run import Result, run
+from paddock.policy.command_line import Request
 from paddock.policy.model import Tier
-from paddock.policy.request import Request
 from tests.contract.engine import IMAGE, OPTIONS, Engine
 from tests.support.session_program import alive
 from tests.support.waiting import wait_for
@@ -469,8 +469,8 @@ def test_a_container_that_cannot_search_for_names_reports_it(
     ran, confines = asyncio.run(scene())
     assert (ran.stdout, confines) == ("ran\n", False)
     assert any("are not covered here" in note for note in ran.notes)
-    mount = workspace_covers.Mount(
+    mount = container_covers.Mount(
         source=None, target="/work/a:b/.env", directory=False, read_only=True
     )
     with pytest.raises(NotStarted, match="a name with a colon"):
-        list(workspace_covers.volumes(workspace_covers.CoveredNames(mounts=(mount,)), "/empty"))
+        list(container_covers.volumes(container_covers.CoveredNames(mounts=(mount,)), "/empty"))

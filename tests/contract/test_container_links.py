@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.executors import container, workspace_covers
+from paddock.executors import container, container_covers
 from paddock.executors.run import Result, run
 from tests.contract.engine import Engine
 from tests.contract.test_container import SECRET, _executor, _git
@@ -106,9 +106,9 @@ def test_a_directory_that_became_a_link_since_the_search_is_not_mounted(
     (work / "conf").mkdir()
     (work / "conf" / ".env").write_text(SECRET)
     victim = work.parent / "outside"
-    searched = workspace_covers.covered_names
+    searched = container_covers.covered_names
 
-    def exchanged(*arguments: object, **named: object) -> workspace_covers.CoveredNames:
+    def exchanged(*arguments: object, **named: object) -> container_covers.CoveredNames:
         found = searched(*arguments, **named)  # type: ignore[arg-type]
         if not (work / "conf").is_symlink():
             os.rename(work / "conf", work / "conf.old")
@@ -130,12 +130,12 @@ def test_a_directory_that_became_a_link_since_the_search_is_not_mounted(
 
 def test_the_locations_of_mounts_are_read_from_the_kernel(work: Path) -> None:
     table = {"/": ("8:1", "/"), "/home": ("8:2", "/@home"), "/home/ada/a b": ("0:9", "/")}
-    location = workspace_covers._location
+    location = container_covers._location
     assert location("/srv/x", table) == ("8:1", "/srv/x")
     assert location("/home/ada", table) == ("8:2", "/@home/ada")
     assert location("/home/ada/a b/c", table) == ("0:9", "/c")
     assert location("/home/ada/a b", table) == ("0:9", "/")
-    assert workspace_covers._unescaped(rb"/a\040b\134c") == "/a b\\c"
-    own = workspace_covers._mount_table("self")
+    assert container_covers._unescaped(rb"/a\040b\134c") == "/a b\\c"
+    own = container_covers._mount_table("self")
     device = os.stat("/proc").st_dev
     assert own["/proc"] == (f"{os.major(device)}:{os.minor(device)}", "/")

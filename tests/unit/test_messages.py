@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import re
 
-from tests.unit.messages import GOLDEN, messages, python_messages, rust_messages
+from tests.unit.messages import (
+    GOLDEN,
+    html_messages,
+    js_messages,
+    messages,
+    python_messages,
+    rust_messages,
+    toml_messages,
+    tsv_messages,
+)
 
 # "can not" in two words, and the old words for the sandbox.
 _AVOIDED = re.compile(r"\b(can not|fence[ds]?|enclosure|somebody|whoever)\b", re.IGNORECASE)
@@ -54,3 +63,22 @@ mod tests {
 const LAST: &str = "the last one counts";
 """
     assert list(rust_messages(text)) == ["cannot open {}: {}", "the last one counts"]
+
+
+def test_table_messages_are_the_reasons() -> None:
+    assert list(toml_messages('names = ["a b c"]\n[git]\nwhy = "git runs it"\nany = ["x"]')) == [
+        "git runs it"
+    ]
+    assert list(tsv_messages("# kind\tgap\nright\tno refer\nright\t-\n")) == ["no refer"]
+
+
+def test_page_messages_are_the_texts_that_a_person_sees() -> None:
+    page = """<!-- not this --><section aria-label="Questions"><p id="none">There are
+  none.</p><kbd>y</kbd></section>"""
+    assert list(html_messages(page)) == ["Questions", "There are none."]
+    script = """
+// "this is a comment"
+$("state").textContent = ids.length ? `open: ${ids.length}` : "connected";
+document.querySelector(`[data-id="${id}"]`).append(element("p", `${more} more lines wait`, "more"));
+"""
+    assert list(js_messages(script)) == ["open: {}", "connected", "{} more lines wait"]

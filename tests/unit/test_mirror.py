@@ -15,34 +15,35 @@ PACKAGE_FILES = ("__init__.py", "__main__.py")
 
 RUN_BY = {
     # approve
-    "cli/test_companion.py": ("approve/terminal.py", "cli/companion.py"),
+    "cli/test_companion.py": ("approve/terminal_approver.py", "cli/companion.py"),
     "system/approvals/test_approvals_server.py": (
-        "approve/page_server.py", "approve/server_socket.py", "approve/web.py", "cli/approvals.py",
+        "approve/approvals_socket.py", "approve/loopback_http.py", "approve/web_approver.py",
+        "cli/approvals.py",
     ),
-    "unit/approve/test_approvals.py": ("approve/forwarded.py",),
+    "unit/approve/test_tool_approvals.py": ("approve/forwarding_approvers.py",),
     "unit/approve/test_messages.py": ("approve/questions.py",),
     # cli
     "cli/test_audit.py": ("cli/audit.py",),
     "cli/test_bad_input.py": ("cli/terminal_output.py",),
     "cli/test_commands.py": (
         "cli/check.py", "cli/doctor.py", "cli/explain.py", "cli/profiles.py", "cli/run.py",
-        "cli/show.py", "cli/trust.py", "host/measure.py",
+        "cli/show_plan.py", "cli/trust.py", "host/measure.py",
     ),
-    "cli/test_dry_run.py": ("cli/steps.py", "explain/dry_run.py"),
+    "cli/test_dry_run.py": ("cli/show_container.py", "explain/dry_run.py"),
     "cli/test_init_and_policy.py": ("cli/init.py", "cli/policy.py"),
     "cli/test_jail.py": ("cli/jail.py", "launch/prepare_container.py"),
-    "cli/test_memo.py": ("launch/memo.py",),
+    "cli/test_memo.py": ("launch/write_memo.py",),
     "cli/test_network_output.py": ("explain/ask_host_table.py",),
     "cli/test_sandbox.py": ("cli/sandbox.py", "executors/sandbox.py"),
     "cli/test_why_exec.py": (
         "cli/why.py", "explain/ask_gate.py", "explain/exec_answer.py", "explain/find_program.py",
     ),
     "unit/cli/test_toml_of_flags.py": (
-        "cli/options.py", "policy/formats/flags.py", "policy/request.py",
+        "cli/options.py", "policy/formats/flags.py", "policy/command_line.py",
     ),
     # executors, session, testing
     "contract/test_container.py": (
-        "executors/container.py", "executors/orphan_containers.py", "executors/workspace_covers.py",
+        "executors/container.py", "executors/orphan_containers.py", "executors/container_covers.py",
     ),
     "contract/test_contract.py": (
         "executors/exec_server.py", "executors/host.py", "executors/output.py",
@@ -63,8 +64,8 @@ RUN_BY = {
     # explain, host, journal, launch
     "system/files/test_created_directories.py": ("launch/create_missing.py",),
     "system/files/test_observe.py": ("cli/observer.py",),
-    "system/files/test_why_against_kernel.py": ("explain/file_answer.py", "launch/covers.py"),
-    "system/journal/test_journal.py": ("journal/writer.py", "launch/journal_check.py"),
+    "system/files/test_why_against_kernel.py": ("explain/file_answer.py", "launch/found_covers.py"),
+    "system/journal/test_journal.py": ("journal/recorder.py", "launch/journal_check.py"),
     "system/processes/test_plan_trust.py": ("core/canonical.py",),
     "system/shells/test_shims.py": ("cli/shims.py", "launch/shims.py"),
     "unit/explain/test_observer.py": ("explain/read_plan.py",),
@@ -83,35 +84,40 @@ RUN_BY = {
     # plan
     "unit/plan/test_compile.py": ("plan/seccomp.py", "plan/workspace.py"),
     "unit/plan/test_files.py": (
-        "plan/denied_paths.py", "plan/grants.py", "plan/landlock_files.py", "plan/paths.py",
-        "plan/rights.py",
+        "plan/denied_paths.py", "plan/grants.py", "plan/landlock_files.py",
+        "plan/path_containment.py", "plan/rights.py",
     ),
     "unit/policy/test_routes.py": ("plan/http_routes.py",),
     # policy
-    "unit/policy/formats/test_config.py": ("permissions.py", "policy/formats/safety.py"),
+    "unit/policy/formats/test_agent_config.py": (
+        "permissions.py", "policy/formats/safety_config.py",
+    ),
     "unit/policy/formats/test_toml.py": (
-        "policy/formats/schema.py", "policy/formats/sections.py", "policy/formats/table.py",
+        "policy/formats/checked_table.py", "policy/formats/policy_keys.py",
+        "policy/formats/toml_sections.py",
     ),
     "unit/policy/test_advice.py": ("policy/rule_advice.py",),
-    "unit/policy/test_fuzz.py": ("policy/formats/expand.py", "policy/formats/values.py"),
+    "unit/policy/test_fuzz.py": ("policy/formats/expand.py", "policy/formats/checked_values.py"),
     "unit/policy/trust/test_file_trust.py": ("policy/trust/trusted_list.py",),
     "unit/policy/test_hosts.py": ("policy/formats/suggest.py",),
     "unit/policy/trust/test_path_list.py": ("policy/trust/journal_history.py",),
     # shell, text
     "unit/shell/test_denied_commands.py": (
-        "shell/assignments.py", "shell/effects.py", "shell/evaluated_values.py",
-        "shell/expansion.py", "shell/grammar.py", "shell/known_node_pairs.py",
-        "shell/posix_differences.py", "shell/programs.py", "shell/state.py",
-        "shell/unparsed_text.py", "shell/walk.py", "shell/words.py", "shell/wrappers.py",
+        "shell/assignments.py", "shell/command_effects.py", "shell/evaluated_values.py",
+        "shell/expansion.py", "shell/parse_tree.py", "shell/known_node_pairs.py",
+        "shell/posix_differences.py", "shell/program_arguments.py", "shell/shell_state.py",
+        "shell/unparsed_text.py", "shell/find_commands.py", "shell/words.py", "shell/wrappers.py",
     ),
     # tools
-    "unit/tools/policy/test_policy.py": ("tools/policy/calls.py", "tools/policy/path_arguments.py"),
+    "unit/tools/policy/test_tool_policy.py": (
+        "tools/policy/calls.py", "tools/policy/path_arguments.py",
+    ),
     "unit/tools/test_dispatch.py": ("tools/commands.py", "tools/result.py"),
-    "unit/tools/test_file_tools.py": ("tools/opened_name.py",),
+    "unit/tools/test_file_tools.py": ("tools/name_in_open_dir.py",),
     # workspace
     "system/workspace/test_conflicts.py": ("cli/apply.py", "workspace/conflicts.py"),
     "system/workspace/test_histories.py": (
-        "workspace/copy.py", "workspace/kernel.py", "workspace/tree.py",
+        "workspace/copy.py", "workspace/system_calls.py", "workspace/dir_fd_access.py",
     ),
     "system/workspace/test_hostile_changes.py": ("cli/changes.py", "cli/diff.py"),
     "system/workspace/test_interrupted_apply.py": ("workspace/stale_temp.py",),
@@ -122,9 +128,9 @@ RUN_BY = {
     ),
     "system/workspace/test_renames.py": ("workspace/renames.py",),
     "system/workspace/test_sessions.py": (
-        "cli/chosen.py", "cli/discard.py", "cli/sessions.py", "workspace/sessions.py",
+        "cli/session_arguments.py", "cli/discard.py", "cli/sessions.py", "workspace/sessions.py",
     ),
-    "unit/workspace/test_record.py": ("workspace/change.py",),
+    "unit/workspace/test_apply_record.py": ("workspace/change.py",),
     "unit/workspace/test_replace_file.py": ("workspace/apply.py",),
 }  # fmt: skip
 
@@ -149,6 +155,7 @@ WITHOUT_SOURCE = {
     "shell/test_real_shells.py": "the whole package against real shells",
     "test_api.py": "what the package exports",
     "test_document_links.py": "the links in the documents",
+    "test_hints.py": "the commands and options in messages",
     "test_layers.py": "the imports of both languages",
     "test_messages.py": "the messages of both languages",
     "test_mirror.py": "this file",

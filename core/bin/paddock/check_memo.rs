@@ -1,8 +1,8 @@
 //! The memo: the cached plan of a command line.
 //!
 //! `paddock run …` with the same options, in the same directory, from the same unchanged files
-//! gives the same plan. Python has compiled it once and stored a memo (`src/paddock/launch/memo.py`
-//! lists the inputs of a plan). The launcher finds the memo, checks that every input is unchanged,
+//! gives the same plan. Python has compiled it once and stored a memo
+//! (`src/paddock/launch/write_memo.py` lists the inputs of a plan). The launcher finds the memo, checks that every input is unchanged,
 //! and starts the core. In any doubt, and for every other command, it becomes Python. It parses no
 //! option, compiles nothing and decides nothing.
 

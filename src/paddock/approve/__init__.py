@@ -2,7 +2,7 @@
 questions from an inbox.
 """
 
-from paddock.approve.callback import Callback, DenyAll
+from paddock.approve.callback_approver import Callback, DenyAll
 from paddock.approve.inbox import Approver
 from paddock.approve.questions import (
     AnyQuestion,

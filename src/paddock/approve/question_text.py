@@ -28,12 +28,12 @@ MARGIN = "  "
 LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
-once (or yes)   this alone; the same asks again
-session         the same until the run ends: exactly this, in this directory; of a write, this \
-file, whatever is written
-always          a rule of your own, which is shown before it is written
-deny (or no)    it is refused, as it is when nobody answers in time
-w               shows the whole, with what looks like a secret
+once (or yes)   allow only this; the same asks again
+session         allow the same until the run ends: exactly this, in this directory; for a write: \
+any text to this file
+always          allow by a rule of your own, which is shown before it is written
+deny (or no)    deny it, as if no answer came in time
+w               show the full text, including possible secrets
 """
 
 
@@ -211,14 +211,14 @@ def _some(lines: list[str], room: int | None) -> list[str]:
 
 def _pieces(text: str, width: int) -> list[str]:
     """Cuts a text by the greatest width that a terminal may show."""
-    pieces, taken = [""], 0
+    pieces, used = [""], 0
     for letter in text:
         wide = _width(letter)
-        if taken + wide > width:
+        if used + wide > width:
             pieces.append("")
-            taken = 0
+            used = 0
         pieces[-1] += letter
-        taken += wide
+        used += wide
     return pieces
 
 

@@ -81,11 +81,13 @@ def rule_for(question: Question, origin: Origin) -> Rule:
     shown = approved_path(origin)
     expression = str(core.ask("exactly", question=canonical(question.argv)))
     matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
-    taken = {rule.id for rule in load_approved(origin).rules}
+    used_ids = {rule.id for rule in load_approved(origin).rules}
     name = (
         "".join(letter for letter in os.path.basename(question.exe) if letter in _ID) or "program"
     )
-    number = next(number for number in range(1, len(taken) + 2) if f"{name}-{number}" not in taken)
+    number = next(
+        number for number in range(1, len(used_ids) + 2) if f"{name}-{number}" not in used_ids
+    )
     rule = Rule(
         id=f"{name}-{number}",
         action=Action.ALLOW,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 
 from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
-from paddock.cli.chosen import SessionArguments, check_named
 from paddock.cli.options import Parser, split_command
+from paddock.cli.session_arguments import SessionArguments, check_named
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
 from paddock.workspace.apply import ApplyOutcome, choose
 from paddock.workspace.change import Obstacle
-from paddock.workspace.replace_file import KEPT_DIR
+from paddock.workspace.replace_file import HOST_VERSIONS_DIR
 from paddock.workspace.review import Review, recovered, reviewed
 from paddock.workspace.sessions import Session
 
@@ -108,4 +108,4 @@ def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
     if flagged and not dry_run:
         say(f"{FLAGGED}: {', '.join(flagged)}")
     if any(change.overwrites for change in outcome.applied) and not dry_run:
-        say(f"the host's versions are in {session.path}/{KEPT_DIR}")
+        say(f"the host's versions are in {session.path}/{HOST_VERSIONS_DIR}")

@@ -29,9 +29,9 @@ def execute(arguments: list[str]) -> int:
 
 
 async def _serve(port: int) -> int:
-    from paddock.approve.queue import Queue
-    from paddock.approve.server_socket import ServerSocket
-    from paddock.approve.web import Web
+    from paddock.approve.approvals_socket import ServerSocket
+    from paddock.approve.server_queue import Queue
+    from paddock.approve.web_approver import Web
 
     over = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

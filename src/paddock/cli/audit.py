@@ -223,42 +223,46 @@ def _write(path: str, page: str) -> None:
 
 
 def _verify(journal: Journal, *, as_json: bool) -> int:
-    verdict = verify(journal)
+    chain_report = verify(journal)
     if as_json:
-        answer = {"sound": verdict.sound, "events": verdict.events, "first_seq": verdict.first_seq}
+        answer = {
+            "sound": chain_report.sound,
+            "events": chain_report.events,
+            "first_seq": chain_report.first_seq,
+        }
         losses = [
             {"session": one.session, "count": one.count, "reason": one.reason}
-            for one in verdict.losses
+            for one in chain_report.losses
         ]
-        endless = list(verdict.endless)
+        endless = list(chain_report.endless)
         say(
             json.dumps(
                 {
                     **answer,
-                    "problems": list(verdict.problems),
+                    "problems": list(chain_report.problems),
                     "lost": losses,
                     "without_end": endless,
                 }
             )
         )
-        return 0 if verdict.sound else EXIT_PADDOCK
-    for problem in (*verdict.problems, *map(str, verdict.losses)):
+        return 0 if chain_report.sound else EXIT_PADDOCK
+    for problem in (*chain_report.problems, *map(str, chain_report.losses)):
         complain(problem)
-    if verdict.first_seq > 1:
+    if chain_report.first_seq > 1:
         complain(
-            f"the journal begins at event {verdict.first_seq}: the files of earlier days are "
+            f"the journal begins at event {chain_report.first_seq}: the files of earlier days are "
             "missing"
         )
-    for session in verdict.endless:
+    for session in chain_report.endless:
         complain(
             f"session {session} has a start event and no end event: it is running, or it was killed"
         )
-    if verdict.sound:
-        say(f"journal ok: {verdict.events} events, the chain is complete: {journal.dir}")
+    if chain_report.sound:
+        say(f"journal ok: {chain_report.events} events, the chain is complete: {journal.dir}")
         return 0
     complain(
         f"the journal {journal.dir} was changed after it was written"
-        if verdict.problems
+        if chain_report.problems
         else _incomplete(journal)
     )
     return EXIT_PADDOCK

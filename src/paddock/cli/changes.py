@@ -16,9 +16,9 @@ from typing import Any
 from paddock.policy.protected import is_flagged
 from paddock.text.printable import printable
 from paddock.workspace.change import Change, ChangeKind, Obstacle, TreeEntry, Type
+from paddock.workspace.dir_fd_access import opened_file, parent_of
 from paddock.workspace.replace_file import Roots
 from paddock.workspace.text_diff import DiffLine, Tag, count, is_binary, unified
-from paddock.workspace.tree import opened_file, parent_of
 
 MAX_FILE_BYTES = 1 << 20  # bytes of one text
 MAX_LINE_CHARS = 4096  # characters shown of one line

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import PolicyError, UsageError
-from paddock.explain.unlistable import lost_in_policy
+from paddock.explain.unlistable_dirs import lost_in_policy
 from paddock.policy import Origin, Request, load, weak_points
 
 
@@ -32,7 +32,7 @@ def execute(arguments: list[str]) -> int:
         if any(policy.tools.given()):
             # Imported here, because few policies have tool rules, and judging commands needs a
             # grammar.
-            from paddock.tools.policy.policy import ToolPolicy
+            from paddock.tools.policy.tool_policy import ToolPolicy
 
             ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)
         weak = list(weak_points(policy))

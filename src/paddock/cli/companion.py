@@ -8,7 +8,7 @@ import os
 import socket
 
 from paddock.approve.inbox import SocketInbox
-from paddock.approve.terminal import Terminal
+from paddock.approve.terminal_approver import Terminal
 from paddock.cli.options import Parser
 from paddock.policy import Origin
 

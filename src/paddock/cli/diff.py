@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from paddock.cli.changes import DiffOutput, as_json, merged, show, show_stat, summary
-from paddock.cli.chosen import SessionArguments, check_named
 from paddock.cli.options import Parser, split_command
+from paddock.cli.session_arguments import SessionArguments, check_named
 from paddock.cli.terminal_output import complain, say
 from paddock.policy import Origin
 from paddock.workspace.review import reviewed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from paddock.cli.chosen import SessionArguments
 from paddock.cli.options import Parser
+from paddock.cli.session_arguments import SessionArguments
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin

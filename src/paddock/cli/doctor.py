@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paddock.cli.options import Parser
-from paddock.cli.show import NOT_COVERED
+from paddock.cli.show_plan import NOT_COVERED
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
 from paddock.host import Host, Probe, Usable, finish_scans, measure, try_everything
@@ -77,13 +77,13 @@ def execute(arguments: list[str]) -> int:
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
-        verdict = (
+        result = (
             "held"
             if probe.held
             else ("FAILED" if plan is None or _needed(probe, plan) else "not here")
         )
         needs = "" if probe.held else f" (needs {probe.needs})"
-        say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
+        say(f"  {probe.mechanism:{width}}  {result:8}  {probe.detail}{needs}")
     for subject, tried in (
         ("full tier", host.namespaces),
         ("copy-on-write workspaces", host.overlay),

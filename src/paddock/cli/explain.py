@@ -6,7 +6,7 @@ import json
 import sys
 
 from paddock.cli.options import Parser, add_policy_options, request_of
-from paddock.cli.show import show_plan
+from paddock.cli.show_plan import show_plan
 from paddock.cli.terminal_output import say
 from paddock.launch.prepare import prepare
 from paddock.policy import Origin, load

@@ -10,7 +10,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.formats.config import INITIAL, config_path
+from paddock.policy.formats.agent_config import INITIAL, config_path
 from paddock.policy.formats.executor_modes import BUILTIN_DISTROS
 
 

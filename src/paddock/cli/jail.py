@@ -12,8 +12,8 @@ from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.launch.prepare_container import prepare_container
 from paddock.policy import Origin
-from paddock.policy.formats.schema import ID_MAPS
-from paddock.policy.request import DirectiveFlag, Request
+from paddock.policy.command_line import DirectiveFlag, Request
+from paddock.policy.formats.policy_keys import ID_MAPS
 
 _USAGE = "paddock jail [options] -- COMMAND …"
 
@@ -53,7 +53,7 @@ def execute(arguments: list[str]) -> int:
             )
         )
     else:
-        from paddock.cli.steps import show_steps
+        from paddock.cli.show_container import show_steps
 
         say(f"command      {shlex.join(command)}")
         show_steps(prepared.plan, preflight, command)

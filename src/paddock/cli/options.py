@@ -61,7 +61,7 @@ def add_tool_options(parser: Parser) -> None:
 
 
 def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
-    from paddock.policy.formats.config import tool_flags
+    from paddock.policy.formats.agent_config import tool_flags
 
     def several(written: list[str]) -> tuple[str, ...]:
         found = tuple(one.strip() for text in written for one in text.split(","))

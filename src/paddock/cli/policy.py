@@ -7,7 +7,7 @@ import json
 from paddock.cli.options import Parser, add_tool_options, tool_flags_of
 from paddock.cli.terminal_output import say
 from paddock.policy import Origin
-from paddock.policy.formats.config import configured, shown
+from paddock.policy.formats.agent_config import configured, shown
 
 
 def execute(arguments: list[str]) -> int:
@@ -21,7 +21,7 @@ def execute(arguments: list[str]) -> int:
     add_tool_options(parser)
     options = parser.parse_args(arguments)
     # Imported here, because the lists belong to the tool policy.
-    from paddock.tools.policy.policy import default_denied_paths
+    from paddock.tools.policy.tool_policy import default_denied_paths
 
     builtin = [pattern for _, _, patterns in default_denied_paths() for pattern in patterns]
     found = list(

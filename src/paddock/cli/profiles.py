@@ -10,7 +10,7 @@ from paddock.cli.options import Parser
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK
 from paddock.policy import Origin
-from paddock.policy.listing import ListedProfile, listed, text_of
+from paddock.policy.profile_list import ListedProfile, listed, text_of
 from paddock.text.printable import printable
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import UsageError
-from paddock.launch.memo import Memo, watched
 from paddock.launch.prepare import prepare
+from paddock.launch.write_memo import Memo, watched
 from paddock.policy import Origin
 from paddock.workspace.stale_temp import sweep
 
@@ -81,7 +81,7 @@ def execute(arguments: list[str]) -> int:
             )
         )
     else:
-        from paddock.cli.show import show_plan
+        from paddock.cli.show_plan import show_plan
 
         show_plan(prepared, preflight, command)
     if not_started is None:

@@ -20,7 +20,7 @@ from paddock.executors.modes import GUARANTEES, executor_for, resolve_mode
 from paddock.executors.run import run
 from paddock.policy import Origin
 from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
-from paddock.policy.formats.safety import read_safety_config
+from paddock.policy.formats.safety_config import read_safety_config
 
 EXIT_NOT_HERE = 2
 _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
@@ -189,8 +189,11 @@ async def _selftest(config: SandboxConfig) -> int:
     sandbox the second write succeeds; in the sandbox it must fail.
     """
     home = os.path.expanduser("~")
-    place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
-    workspace, outside = os.path.join(place, "workspace"), os.path.join(place, "outside")
+    scratch_dir = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
+    workspace, outside = (
+        os.path.join(scratch_dir, "workspace"),
+        os.path.join(scratch_dir, "outside"),
+    )
     for directory in (workspace, outside):
         os.mkdir(directory)
     try:
@@ -216,7 +219,7 @@ async def _selftest(config: SandboxConfig) -> int:
             await executor.dispose()
             await bare.dispose()
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch_dir, ignore_errors=True)
     return 0 if all(held) else EXIT_PADDOCK
 
 
@@ -294,7 +297,7 @@ def _named(path: str, origin: Origin) -> SandboxConfig:
     the user must trust it first.
     """
     if sys.platform != "win32":
-        from paddock.policy.formats.config import load_config
+        from paddock.policy.formats.agent_config import load_config
 
         return load_config(path, origin=origin).sandbox or SandboxConfig()
     try:

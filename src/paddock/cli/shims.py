@@ -51,9 +51,9 @@ def execute(arguments: list[str]) -> int:
         case "install":
             shells = os.path.join(origin.cwd, options.shells) if options.shells else None
             request = Request(profiles=tuple(options.profile), policies=tuple(options.policy))
-            place = os.path.normpath(directory)
+            target = os.path.normpath(directory)
             done = install(
-                place, shells and os.path.normpath(shells), request, origin, in_run=options.in_run
+                target, shells and os.path.normpath(shells), request, origin, in_run=options.in_run
             )
             say(_line(done))
             say(f"put it first in PATH: export PATH={done.dir}:$PATH")

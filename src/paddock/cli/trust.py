@@ -12,7 +12,7 @@ from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.host.registries import agreement, named_in
 from paddock.policy import Origin, Request, load
-from paddock.policy.formats.config import read_config
+from paddock.policy.formats.agent_config import read_config
 from paddock.policy.model import Destination, Sourced
 from paddock.policy.trust.file_trust import agree, read_policy, trust, untrust
 

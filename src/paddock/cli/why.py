@@ -254,9 +254,9 @@ def _host_and_port(written: str) -> tuple[str, int]:
 
 
 def _tool(options: argparse.Namespace) -> int:
-    from paddock.policy.formats.config import configured
+    from paddock.policy.formats.agent_config import configured
     from paddock.tools.policy.calls import ToolCall
-    from paddock.tools.policy.policy import ToolPolicy
+    from paddock.tools.policy.tool_policy import ToolPolicy
 
     origin = Origin.of_process()
     written = load(request_of(options, command=None), origin).tools

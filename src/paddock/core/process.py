@@ -45,14 +45,14 @@ def program() -> str:
             hint="run paddock in a virtual machine or container with Linux 6.12 or newer on "
             "x86_64 or aarch64",
         )
-    places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    directories = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     # Installed for one user: searched from the location of this package, not from the caller's
     # environment.
     site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
-        places.append(sysconfig.get_path("scripts", "posix_user", user))
-    read_answer = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
+        directories.append(sysconfig.get_path("scripts", "posix_user", user))
+    read_answer = [os.path.join(directory, NAME) for directory in dict.fromkeys(directories)]
     for path in read_answer:
         if os.access(path, os.X_OK):
             return path

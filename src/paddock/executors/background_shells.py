@@ -297,9 +297,9 @@ class _LogDirectory:
     there leads a log to another file.
     """
 
-    def __init__(self, place: str | tempfile.TemporaryDirectory[str]) -> None:
-        self._own = None if isinstance(place, str) else place
-        self.path = Path(place if isinstance(place, str) else place.name)
+    def __init__(self, directory: str | tempfile.TemporaryDirectory[str]) -> None:
+        self._own = None if isinstance(directory, str) else directory
+        self.path = Path(directory if isinstance(directory, str) else directory.name)
         self._fd = os.open(self.path, os.O_RDONLY) if os.open in os.supports_dir_fd else None
 
     def create(self, name: str) -> BinaryIO:

@@ -19,6 +19,13 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from paddock.executors.container_covers import (
+    CoveredNames,
+    check_mounts,
+    covered_names,
+    identity_at,
+    volumes,
+)
 from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
@@ -35,13 +42,6 @@ from paddock.executors.interface import (
 from paddock.executors.orphan_containers import LABEL, owner, remove_left
 from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.run import run
-from paddock.executors.workspace_covers import (
-    CoveredNames,
-    check_mounts,
-    covered_names,
-    identity_at,
-    volumes,
-)
 from paddock.policy import Request
 from paddock.shell.dialect import Dialect
 

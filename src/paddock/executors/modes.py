@@ -25,7 +25,7 @@ from paddock.policy.formats.executor_modes import (
 
 if TYPE_CHECKING:
     from paddock.approve import Approver
-    from paddock.policy.request import Request
+    from paddock.policy.command_line import Request
 
 # variables of the caller that commands get in linux mode
 ENVIRONMENT = ("PATH", "HOME", "TERM", "LANG")
@@ -180,7 +180,7 @@ def _local(here: str) -> CommandExecutor:
 
 def request_for(config: SandboxConfig) -> Request:
     """The policy request of linux mode."""
-    from paddock.policy.request import Request
+    from paddock.policy.command_line import Request
 
     settings = config.linux
     return Request(

@@ -36,7 +36,7 @@ class Capture:
         self._half = max(cap, 2) // 2
         self._head = bytearray()
         self._tail: deque[bytes] = deque()
-        self._kept = 0  # bytes in the tail
+        self._tail_bytes = 0  # bytes in the tail
         self._dropped = 0
         self._spool = spool
 
@@ -49,11 +49,11 @@ class Capture:
         if not rest:
             return
         self._tail.append(rest)
-        self._kept += len(rest)
+        self._tail_bytes += len(rest)
         # Whole chunks are dropped first; the exact cut is made once, at the end.
-        while self._kept - len(self._tail[0]) >= self._half:
+        while self._tail_bytes - len(self._tail[0]) >= self._half:
             gone = len(self._tail.popleft())
-            self._kept -= gone
+            self._tail_bytes -= gone
             self._dropped += gone
 
     def captured(self) -> Captured:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from paddock.errors import PolicyError, UsageError
 from paddock.executors.interface import CommandExecutor, WritesHost
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.policy import Origin
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
@@ -21,10 +21,10 @@ def make_private_dir(prefix: str) -> tempfile.TemporaryDirectory[str]:
     if os.name != "posix":
         return tempfile.TemporaryDirectory(prefix=prefix)
     origin = Origin.of_process()
-    for place in _candidates(origin):
-        if not _was_writable(place, origin.writable_history):
+    for directory in _candidates(origin):
+        if not _was_writable(directory, origin.writable_history):
             try:
-                return tempfile.TemporaryDirectory(prefix=prefix, dir=place)
+                return tempfile.TemporaryDirectory(prefix=prefix, dir=directory)
             except OSError:  # this user cannot write there: try the next one
                 continue
     # No grant makes it writable (host/installation.py).

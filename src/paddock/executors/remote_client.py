@@ -173,22 +173,22 @@ class ClientProcess:
     ) -> None:
         """Passes everything on except the exit report. A chunk may contain any part of it."""
         ending = re.compile(re.escape(exit_marker) + rb"([0-9]{1,3})\n")
-        kept = b""
+        buffered = b""
         while chunk := await source.read(_CHUNK_BYTES):
-            kept += chunk
-            passed = len(kept)
+            buffered += chunk
+            passed = len(buffered)
             if not self._exit_reported.is_set():
-                ended = ending.search(kept)
+                ended = ending.search(buffered)
                 if ended is not None:
                     self._code = int(ended[1])
                     self._exit_reported.set()
-                    kept = kept[: ended.start()] + kept[ended.end() :]
-                    passed = len(kept)
+                    buffered = buffered[: ended.start()] + buffered[ended.end() :]
+                    passed = len(buffered)
                 else:
-                    passed -= _beginning(exit_marker, at_the_end_of=kept)
-            sink.feed_data(kept[:passed])
-            kept = kept[passed:]
-        sink.feed_data(kept)
+                    passed -= _beginning(exit_marker, at_the_end_of=buffered)
+            sink.feed_data(buffered[:passed])
+            buffered = buffered[passed:]
+        sink.feed_data(buffered)
         sink.feed_eof()
 
 

@@ -34,12 +34,12 @@ from paddock.executors.interface import (
 )
 from paddock.launch.prepare import Prepared, prepare
 from paddock.plan.grants import TMP
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.plan.rights import WRITES
 from paddock.policy import Origin, Request
+from paddock.policy.command_line import GrantFlag
 from paddock.policy.model import Access, Action, Tier
-from paddock.policy.request import GrantFlag
 
 _MAX_COMPLAINT_BYTES = 64 * 1024  # bytes of the core's messages
 
@@ -118,8 +118,8 @@ class SandboxExecutor:
         plan = (await self.prepared()).plan
         if plan.files is None:
             return False
-        kept = (*plan.files.unwritable, *plan.files.closed)
-        if any(within(os.path.realpath(path), place) for place in kept):
+        read_only = (*plan.files.unwritable, *plan.files.closed)
+        if any(within(os.path.realpath(path), tree) for tree in read_only):
             return False
         trees = [grant.path for grant in plan.files.grants if grant.access in WRITES]
         if plan.tier is Tier.FULL:

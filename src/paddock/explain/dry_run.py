@@ -18,7 +18,7 @@ from paddock.explain.exec_answer import answer_exec
 from paddock.launch.create_missing import require_makeable
 from paddock.launch.journal_check import require_usable
 from paddock.launch.prepare import Prepared
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action
@@ -49,7 +49,7 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
         require_usable(plan.journal, origin.uid)
     # A directory that the run creates can not be entered yet. Then the sandbox is tried from the
     # current directory.
-    made = any(within(plan.workdir, place) for place in prepared.to_make())
+    made = any(within(plan.workdir, directory) for directory in prepared.to_make())
     entered = replace(plan, workdir=plan.cwd) if made else plan
     answered = answer_exec(entered, command, plan.workdir, origin.environ)
     if answered.failure is not None:

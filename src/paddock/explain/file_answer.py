@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from paddock.core import process as core
 from paddock.errors import Bug, CoreError
 from paddock.explain.file_rules import PRIVATE, Judge, Judgement, Operation, existing
-from paddock.launch.covers import covers_of
+from paddock.launch.found_covers import covers_of
 from paddock.plan import Plan
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy.model import Tier
 
 
@@ -86,7 +86,7 @@ def _try(plan: Plan, path: str, operation: Operation) -> FileAttempt:
 
 def _is_own(plan: Plan, path: str) -> bool:
     """Created anew for the run, so the host's content there says nothing."""
-    return plan.tier is Tier.FULL and any(within(path, place) for place in PRIVATE)
+    return plan.tier is Tier.FULL and any(within(path, private) for private in PRIVATE)
 
 
 def _forbidden(path: str, operation: Operation, attempt: FileAttempt) -> str | None:
@@ -95,16 +95,16 @@ def _forbidden(path: str, operation: Operation, attempt: FileAttempt) -> str | N
         return None
     match operation:
         case Operation.WRITE:
-            place = existing(path)
-            needed = os.W_OK | os.X_OK if os.path.isdir(place) else os.W_OK
+            checked = existing(path)
+            needed = os.W_OK | os.X_OK if os.path.isdir(checked) else os.W_OK
         case Operation.EXEC if attempt.outcome == "untried":
-            place, needed = path, os.X_OK
+            checked, needed = path, os.X_OK
         case _:
             return None
-    if os.access(place, needed):
+    if os.access(checked, needed):
         return None
-    facts = os.stat(place)
-    return f"{place}: mode {stat.S_IMODE(facts.st_mode):04o}, uid {facts.st_uid}"
+    facts = os.stat(checked)
+    return f"{checked}: mode {stat.S_IMODE(facts.st_mode):04o}, uid {facts.st_uid}"
 
 
 def _agree(judgement: Judgement, attempt: FileAttempt, path: str) -> None:

@@ -18,9 +18,9 @@ from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
-from paddock.launch.covers import Cover, CoverKind
+from paddock.launch.found_covers import Cover, CoverKind
 from paddock.plan.grants import TMP
-from paddock.plan.paths import with_parents, within
+from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import Files, PathGrant, Plan
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.git_layout import directories_above, is_branch, is_part
@@ -102,14 +102,14 @@ class Judge:
             for identity in _ruled(plan, plan.files, grant):
                 self._rules[identity].append(grant)
         self._leading = {
-            above for place in self._granted for above in _upwards(os.path.dirname(place))
+            above for granted in self._granted for above in _upwards(os.path.dirname(granted))
         }
         # A directory that only leads to grants can be listed if each of these grants can.
         self._lists = all(
             "read_dir" in _rights(plan, grant)
-            for place, grants in self._granted.items()
+            for granted, grants in self._granted.items()
             for grant in grants
-            if os.path.isdir(place)
+            if os.path.isdir(granted)
         )
 
     def __call__(self, path: str, operation: Operation) -> Judgement:
@@ -150,7 +150,7 @@ class Judge:
         if (
             self._plan.tier is Tier.FULL
             and giving
-            and any(within(question.path, place) for place in PRIVATE)
+            and any(within(question.path, private) for private in PRIVATE)
         ):
             reason_text = (
                 f"{giving[0].path} is private to the run: the host's files there are not visible"
@@ -216,7 +216,9 @@ class Judge:
             for grant in self._rules.get(identity, ())
         ]
         for grant in (
-            grant for place in _upwards(question.bearer) for grant in self._granted.get(place, ())
+            grant
+            for ancestor in _upwards(question.bearer)
+            for grant in self._granted.get(ancestor, ())
         ):
             # An object that does not exist yet, or is another object inside, is known only by its
             # name.
@@ -237,9 +239,9 @@ class Judge:
     def _shut(self, question: _FileQuestion) -> str | None:
         """The reason why no grant would open it, if there is one."""
         assert self._plan.files is not None
-        for place in _upwards(question.path if question.operation.names else question.bearer):
-            name = self._closed.get(place) or (
-                self._unwritable.get(place) if question.operation.writes else None
+        for ancestor in _upwards(question.path if question.operation.names else question.bearer):
+            name = self._closed.get(ancestor) or (
+                self._unwritable.get(ancestor) if question.operation.writes else None
             )
             if name:
                 return f"{name} is denied, even inside a grant"
@@ -248,20 +250,21 @@ class Judge:
         return self._covered(question) or (self._named(question) if question.found else None)
 
     def _covered(self, question: _FileQuestion) -> str | None:
-        for place in (up for link in question.links for up in with_parents(link)):
-            if self._covers.get(place) is CoverKind.MASK:
-                return f"{place} is denied, even inside a grant"
-        for place in with_parents(question.path):
-            match self._covers.get(place):
+        for ancestor in (up for link in question.links for up in with_parents(link)):
+            if self._covers.get(ancestor) is CoverKind.MASK:
+                return f"{ancestor} is denied, even inside a grant"
+        for ancestor in with_parents(question.path):
+            match self._covers.get(ancestor):
                 case CoverKind.MASK:
-                    return f"{place} is denied, even inside a grant"
+                    return f"{ancestor} is denied, even inside a grant"
                 case CoverKind.LOCK if question.operation.writes:
-                    return self._protected_reason(place)
+                    return self._protected_reason(ancestor)
                 case CoverKind.PIN if (
-                    question.operation is Operation.REMOVE and place == question.path
+                    question.operation is Operation.REMOVE and ancestor == question.path
                 ):
                     return (
-                        f"{place} cannot be moved or removed, because it contains a protected name"
+                        f"{ancestor} cannot be moved or removed, because it contains a protected "
+                        "name"
                     )
                 case _:
                     pass
@@ -269,8 +272,8 @@ class Judge:
 
     def _named(self, question: _FileQuestion) -> str | None:
         """By its name, or by the name of a directory above it."""
-        places = with_parents(question.path)
-        if denied := next(filter(None, map(self._deny.matching, places)), None):
+        ancestors = with_parents(question.path)
+        if denied := next(filter(None, map(self._deny.matching, ancestors)), None):
             return f"{denied} is denied, even inside a grant"
         if (
             not question.operation.writes
@@ -278,14 +281,14 @@ class Judge:
             or not self._mounted(question.path, WRITES)
         ):
             return None
-        protected = any(self._protects(place) for place in places) or self._is_in_git_directory(
-            question.path
-        )
+        protected = any(
+            self._protects(ancestor) for ancestor in ancestors
+        ) or self._is_in_git_directory(question.path)
         return self._protected_reason(question.path) if protected else None
 
-    def _protects(self, place: str) -> bool:
-        return bool(self._protected.matching(place)) and not (
-            self._excepted.matching(place) or _is_git_directory(place) or is_branch(place)
+    def _protects(self, path: str) -> bool:
+        return bool(self._protected.matching(path)) and not (
+            self._excepted.matching(path) or _is_git_directory(path) or is_branch(path)
         )
 
     def _is_in_git_directory(self, path: str) -> bool:
@@ -298,8 +301,8 @@ class Judge:
     def _closed_later(self, question: _FileQuestion) -> str | None:
         return None if question.found else self._named(question)
 
-    def _protected_reason(self, place: str) -> str:
-        why = protected_because(place)
+    def _protected_reason(self, path: str) -> str:
+        why = protected_because(path)
         return "protected: read-only inside writable directories" + (
             f", because {why}" if why else ""
         )
@@ -330,9 +333,15 @@ class Judge:
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
         """Whether a grant at the path or above it mounts it, with one of these kinds of access."""
-        places = (place for place in _upwards(path) if within(place, TMP) or not within(path, TMP))
+        ancestors = (
+            ancestor
+            for ancestor in _upwards(path)
+            if within(ancestor, TMP) or not within(path, TMP)
+        )
         return any(
-            grant.access in accesses for place in places for grant in self._granted.get(place, ())
+            grant.access in accesses
+            for ancestor in ancestors
+            for grant in self._granted.get(ancestor, ())
         )
 
     def _is_mount(self, path: str) -> bool:
@@ -365,7 +374,11 @@ class Judge:
 
     def _only(self, path: str) -> str:
         kinds = sorted(
-            {grant.access for place in _upwards(path) for grant in self._granted.get(place, ())}
+            {
+                grant.access
+                for ancestor in _upwards(path)
+                for grant in self._granted.get(ancestor, ())
+            }
         )
         return f"granted only for {', '.join(kinds)}"
 
@@ -373,12 +386,14 @@ class Judge:
         self, question: _FileQuestion, near: list[PathGrant], rights: set[str]
     ) -> Judgement:
         assert self._plan.files is not None
-        kept_out = None
+        exclusion = None
         if self._plan.tier is Tier.LANDLOCK:
-            reasons = (_kept_out(self._plan.files, grant, question.bearer) for grant in near)
-            kept_out = next(filter(None, reasons), None)
-        if kept_out:
-            reason_text = kept_out
+            reasons = (
+                _exclusion_reason(self._plan.files, grant, question.bearer) for grant in near
+            )
+            exclusion = next(filter(None, reasons), None)
+        if exclusion:
+            reason_text = exclusion
         elif rights and near:
             reason_text = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
         else:
@@ -397,9 +412,9 @@ def identities_above(path: str) -> Iterator[Identity]:
     """The identities of the object at the path and of each directory above it. A missing object has
     none.
     """
-    for place in _upwards(path):
+    for ancestor in _upwards(path):
         try:
-            yield Identity.of(os.lstat(place))
+            yield Identity.of(os.lstat(ancestor))
         except OSError:
             continue
 
@@ -430,34 +445,38 @@ def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
     if own.object is None:
         return
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
-    places = [place for name in sorted(closed) for place in _places_of(name)]
-    if any(place.object in (own.object, *own.above) for place in places if place.object):
+    resolved_paths = [resolved for name in sorted(closed) for resolved in _resolved_paths(name)]
+    if any(
+        resolved.object in (own.object, *own.above)
+        for resolved in resolved_paths
+        if resolved.object
+    ):
         return
-    inside = [place for place in places if own.object in place.above]
+    inside = [resolved for resolved in resolved_paths if own.object in resolved.above]
     if plan.tier is Tier.FULL or not inside:
         yield own.object
     else:
         yield from _around(own.path, inside)
 
 
-def _around(directory: str, places: list[ResolvedPath]) -> Iterator[Identity]:
+def _around(directory: str, resolved_paths: list[ResolvedPath]) -> Iterator[Identity]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
         return
     for entry in entries:
         identity = Identity.of(entry.stat(follow_symlinks=False))
-        if entry.is_symlink() or any(place.object == identity for place in places):
+        if entry.is_symlink() or any(resolved.object == identity for resolved in resolved_paths):
             continue
-        if any(identity in place.above for place in places):
-            yield from _around(entry.path, places)
+        if any(identity in resolved.above for resolved in resolved_paths):
+            yield from _around(entry.path, resolved_paths)
         else:
             yield identity
 
 
-def _places_of(name: str) -> tuple[ResolvedPath, ...]:
+def _resolved_paths(name: str) -> tuple[ResolvedPath, ...]:
     try:
-        return follow(name).places
+        return follow(name).resolved_paths
     except PolicyError:
         return ()
 
@@ -518,15 +537,15 @@ def _is_git_directory(path: str) -> bool:
     )
 
 
-def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
+def _exclusion_reason(files: Files, grant: PathGrant, path: str) -> str | None:
     """The reason why this grant does not cover the path, if a denied path excludes it."""
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
     tree = os.path.realpath(grant.path)
     for name in sorted(closed):
-        place = os.path.realpath(name)
-        if within(path, place):
+        real = os.path.realpath(name)
+        if within(path, real):
             return f"{name} is denied inside {grant.path} ({grant.source})"
-        if within(place, path) and within(place, tree):
+        if within(real, path) and within(real, tree):
             return (
                 f"{path} contains {name}, which is denied, so its entries are granted and the "
                 f"directory itself is not ({grant.source})"

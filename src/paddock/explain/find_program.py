@@ -40,7 +40,9 @@ def locate(
     path = _search_path(plan.environment, environ)
     found: LocatedProgram | None = None
     for candidate in (
-        [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]
+        [os.path.join(directory or ".", name) for directory in path.split(":")]
+        if searched
+        else [name]
     ):
         # Entering the sandbox enters the working directory, so an error there is raised here.
         own = _failure(plan, os.path.join(directory, candidate), searched=searched)

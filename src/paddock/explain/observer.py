@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.explain.file_rules import Judge, Judgement, Operation
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy.glob import written
 
 MAX_MESSAGE_BYTES = 64 * 1024

@@ -1,8 +1,8 @@
 """Probes become a Host; the paths of a policy become a Terrain."""
 
 from paddock.host.facts import Host, Probe, Usable
+from paddock.host.grant_targets import Terrain, scan_surroundings
 from paddock.host.measure import finish_scans, measure, try_everything
-from paddock.host.surroundings import Terrain, scan_surroundings
 
 __all__ = [
     "Host",

@@ -33,7 +33,9 @@ def own_paths(home: str, search_path: str, cwd: str) -> tuple[str, ...]:
     }
     entries = (entry for entry in entries_of(search_path, cwd) if os.path.lexists(entry))
     for path in (*_installed(), *entries):
-        paths.update(place.path for place in follow(path).places if _could_change(place))
+        paths.update(
+            resolved.path for resolved in follow(path).resolved_paths if _could_change(resolved)
+        )
     return _outermost(paths)
 
 
@@ -61,7 +63,7 @@ def missing_entries(search_path: str, cwd: str) -> tuple[str, ...]:
         if os.path.isfile(entry) and os.access(entry, os.X_OK):
             break
         if not os.path.lexists(entry) and _could_create(entry):
-            missing.update(_places(entry))
+            missing.update(_resolved_paths(entry))
     return tuple(sorted(missing))
 
 
@@ -89,9 +91,9 @@ def _could_create(path: str) -> bool:
     return os.access(directory, os.W_OK) or _is_ours(directory)
 
 
-def _places(path: str) -> tuple[str, ...]:
+def _resolved_paths(path: str) -> tuple[str, ...]:
     try:
-        return tuple(place.path for place in follow(path).places)
+        return tuple(resolved.path for resolved in follow(path).resolved_paths)
     except PolicyError:  # an inaccessible directory of this user
         return (os.path.realpath(path),)
 
@@ -114,13 +116,13 @@ def _installed() -> Iterator[str]:
     yield from (path for path in sys.path[not sys.flags.safe_path :] if path.startswith("/"))
 
 
-def _could_change(place: ResolvedPath) -> bool:
+def _could_change(resolved: ResolvedPath) -> bool:
     """Whether this user owns or can write it, or a directory above it. The owner counts, because
     the owner can change the mode.
     """
-    if place.object is None:
+    if resolved.object is None:
         return False
-    path = place.path
+    path = resolved.path
     while not (_is_ours(path) or os.access(path, os.W_OK, follow_symlinks=False)):
         if path == "/":
             return False
@@ -136,8 +138,8 @@ def _is_ours(path: str) -> bool:
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    kept: list[Tree] = []
+    outermost: list[Tree] = []
     for path in sorted(paths, key=lambda path: path.split("/")):
-        if not kept or not kept[-1].names(path):
-            kept.append(Tree(path=path))
-    return tuple(sorted(tree.path for tree in kept))
+        if not outermost or not outermost[-1].names(path):
+            outermost.append(Tree(path=path))
+    return tuple(sorted(tree.path for tree in outermost))

@@ -268,14 +268,14 @@ def _npm(read: _RegistryReader) -> None:
     replaced |= read.files(*settings, pattern=_NPMRC_DEFAULT)
     read.files(*settings, pattern=_NPMRC)
     if root and not replaced:
-        places = (
+        files = (
             f"{root}/node_modules/@npmcli/config/lib/definitions/definitions.js",
             f"{root}/lib/utils/config/definitions.js",  # before npm 9
             os.path.normpath(
                 f"{root}/../@npmcli/config/lib/definitions/definitions.js"
             ),  # in Debian
         )
-        read.first(places, _NPM_OWN)
+        read.first(files, _NPM_OWN)
     locks = ("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml")
     read.files(read.at(".npmrc"), *(read.at(name) for name in locks))
 
@@ -295,12 +295,12 @@ def _crates(read: _RegistryReader) -> None:
 
 def _go(read: _RegistryReader) -> None:
     go = read.program("go")
-    places = [read.home(".config/go/env")]
-    places += [os.path.normpath(f"{os.path.dirname(go)}/../go.env")] if go else []
-    read.variables("GOPROXY") or read.first(places, _GO)
+    files = [read.home(".config/go/env")]
+    files += [os.path.normpath(f"{os.path.dirname(go)}/../go.env")] if go else []
+    read.variables("GOPROXY") or read.first(files, _GO)
     sums = read.origin.environ.get("GOSUMDB")
     if sums is None:
-        read.first(places, _GO_SUMS)
+        read.first(files, _GO_SUMS)
     elif host := _GO_SUMS.match(f"GOSUMDB={sums}"):
         read.hosts += _hosts_in(host[1], Source(file="$GOSUMDB"), bare=True)
 

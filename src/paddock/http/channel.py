@@ -147,7 +147,7 @@ class Channel:
             self._answered(values, ends)
         elif ends:  # otherwise no descriptor was left for it, and it is lost
             handed = HandedConnection.read(values, received)
-            self._take(handed, _taken(ends))
+            self._take(handed, _take_socket(ends))
 
     def _answered(self, values: dict[str, Any], ends: list[socket.socket]) -> None:
         waiting = self._dialling.get(values["id"])
@@ -158,7 +158,7 @@ class Channel:
                 NotDialled(str(values["reason"]), denied=values.get("denied") is True)
             )
         elif ends:
-            waiting.set_result((_taken(ends), str(values.get("address"))))
+            waiting.set_result((_take_socket(ends), str(values.get("address"))))
         else:
             waiting.set_exception(NotDialled("too many connections are open", denied=False))
 
@@ -181,7 +181,7 @@ def _let_go(answer: asyncio.Future[tuple[socket.socket, str]]) -> None:
         answer.result()[0].close()
 
 
-def _taken(ends: list[socket.socket]) -> socket.socket:
+def _take_socket(ends: list[socket.socket]) -> socket.socket:
     end = ends.pop()
     end.setblocking(False)
     return end

@@ -144,10 +144,10 @@ def _matches(pattern: str, path: str) -> bool:
     return len(wanted) in at
 
 
-def _with_skips(wanted: Sequence[str], places: set[int]) -> set[int]:
+def _with_skips(wanted: Sequence[str], positions: set[int]) -> set[int]:
     """``**`` may match no segment."""
-    for index in sorted(places):
+    for index in sorted(positions):
         while index < len(wanted) and wanted[index] == "**":
             index += 1
-            places.add(index)
-    return places
+            positions.add(index)
+    return positions

@@ -138,10 +138,10 @@ class _Exchange:
         try:
             target = target_of(self._site, self._request)
             path = target.path
-            verdict = judge(self._site, self._request.method, path)
-            if not verdict.allowed:
-                raise Denied(verdict.reason or "", hint=verdict.hint, rule=verdict.rule)
-            rule = verdict.rule
+            decision = judge(self._site, self._request.method, path)
+            if not decision.allowed:
+                raise Denied(decision.reason or "", hint=decision.hint, rule=decision.rule)
+            rule = decision.rule
             reason = await self._allowed(target)
             action = "allow" if reason is None else "fail"
         except Denied as denied:

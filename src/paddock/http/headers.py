@@ -207,9 +207,12 @@ def _with_parameter(target: Target, injection: Injection) -> Target:
     if injection.parameter is None:
         return target
     given = [pair for pair in (target.query or "").split("&") if pair]
-    kept = [pair for pair in given if unquote_plus(pair.partition("=")[0]) != injection.parameter]
+    other_pairs = [
+        pair for pair in given if unquote_plus(pair.partition("=")[0]) != injection.parameter
+    ]
     return Target(
-        target.path, "&".join([*kept, f"{injection.parameter}={injection.value.decode('ascii')}"])
+        target.path,
+        "&".join([*other_pairs, f"{injection.parameter}={injection.value.decode('ascii')}"]),
     )
 
 

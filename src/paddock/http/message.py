@@ -141,17 +141,17 @@ class Reader:
         if self._extent == CHUNKED:
             data = self._chunks()
         elif self._extent == UNTIL_CLOSE:
-            data = self._taken(len(self._buffer))
+            data = self._consume(len(self._buffer))
             self.whole = self._closed
         else:
-            data = self._taken(self._left)
+            data = self._consume(self._left)
             self._left -= len(data)
             self.whole = self._left == 0
         if not data and self._closed and not self.whole:
             raise Malformed("the body is incomplete")
         return data
 
-    def _taken(self, size: int) -> bytes:
+    def _consume(self, size: int) -> bytes:
         if size >= len(self._buffer):
             data = bytes(self._buffer)
             self._buffer.clear()
@@ -164,7 +164,7 @@ class Reader:
         pieces: list[bytes] = []
         while not self.whole:
             if self._left:
-                pieces.append(self._taken(self._left))
+                pieces.append(self._consume(self._left))
                 self._left -= len(pieces[-1])
                 if self._left:
                     break

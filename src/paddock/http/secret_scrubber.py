@@ -112,13 +112,14 @@ class SecretSearch:
         self._layers: list[dict[bytes, tuple[int, int]]] = [{}]
         for form in self._forms:
             for at in range(len(form) - tail, len(form) - tail + self._step):
-                window, place = form[at : at + self._width], (at, len(form) - at)
+                window, position = form[at : at + self._width], (at, len(form) - at)
                 layer = next(
-                    (layer for layer in self._layers if layer.get(window, place) == place), None
+                    (layer for layer in self._layers if layer.get(window, position) == position),
+                    None,
                 )
                 if layer is None:
                     self._layers.append(layer := {})
-                layer[window] = place
+                layer[window] = position
         self._nowhere = (0, longest)
 
     def masked(self, data: bytes) -> bytes:
@@ -148,12 +149,12 @@ class SecretSearch:
         steps = range(before, len(text) - width + 1, self._step)
         windows = [text[at : at + width] for at in steps]
         for layer in self._layers:
-            places = list(map(layer.get, windows, repeat(self._nowhere)))
+            positions = list(map(layer.get, windows, repeat(self._nowhere)))
             texts = [
-                text[at - back : at + on] for at, (back, on) in zip(steps, places, strict=True)
+                text[at - back : at + on] for at, (back, on) in zip(steps, positions, strict=True)
             ]
             if not self._forms.isdisjoint(texts):
-                for at, (back, _), one in zip(steps, places, texts, strict=True):
+                for at, (back, _), one in zip(steps, positions, texts, strict=True):
                     if one in self._forms:
                         yield at - back - before, at - back - before + len(one)
 
@@ -161,29 +162,30 @@ class SecretSearch:
 class Scrubber:
     """Removes the secret from a stream of pieces, also if the secret spans pieces."""
 
-    __slots__ = ("_kept", "_search", "_shown")
+    __slots__ = ("_retained", "_search", "_shown")
 
     def __init__(self, search: SecretSearch) -> None:
         self._search = search
-        self._kept = b""  # the end of the stream so far that may contain a beginning of the secret
+        # the end of the stream so far that may contain a beginning of the secret
+        self._retained = b""
         self._shown = 0  # characters of it that were passed on
 
     def feed(self, data: bytes) -> bytes:
         """A piece that is followed by more."""
-        stream = self._search.masked(self._kept + data)
+        stream = self._search.masked(self._retained + data)
         end = stream[-self._search.held_max :]
         run = len(end) - len(end.rstrip(self._search.held))
         begin = len(stream) - run
         shown = begin if run == self._search.held_max else min(begin + _SHOWN, len(stream))
         shown = max(self._shown, shown)
         passed = stream[self._shown : shown]
-        self._kept, self._shown = stream[begin:], max(shown - begin, 0)
+        self._retained, self._shown = stream[begin:], max(shown - begin, 0)
         return passed
 
     def last(self, data: bytes) -> bytes:
         """The last piece, with all retained text. Another stream may follow."""
-        rest = self._search.masked(self._kept + data)[self._shown :]
-        self._kept, self._shown = b"", 0
+        rest = self._search.masked(self._retained + data)[self._shown :]
+        self._retained, self._shown = b"", 0
         return rest
 
     def whole(self, data: bytes) -> bytes:

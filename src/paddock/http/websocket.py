@@ -33,7 +33,7 @@ class Frames:
         """Raises Malformed for a frame that can not be searched."""
         self._unread += data
         while self._left or self._began():
-            piece = self._taken(min(self._left, len(self._unread)))
+            piece = self._consume(min(self._left, len(self._unread)))
             if not piece and self._left:
                 break
             self._left -= len(piece)
@@ -55,11 +55,11 @@ class Frames:
             first, at, size = head
             if not first & _CONTROL:
                 self._last, self._left = bool(first & _LAST), size
-                self._order.append(self._taken(at))
+                self._order.append(self._consume(at))
                 return True
             if len(self._unread) < at + size:
                 return False
-            self._order.append(self._taken(at) + self._scrubber.whole(self._taken(size)))
+            self._order.append(self._consume(at) + self._scrubber.whole(self._consume(size)))
         return False
 
     def _head(self) -> tuple[int, int, int] | None:
@@ -77,7 +77,7 @@ class Frames:
             size = int.from_bytes(self._unread[2:at])
         return None if len(self._unread) < at else (first, at, size)
 
-    def _taken(self, size: int) -> bytes:
+    def _consume(self, size: int) -> bytes:
         data = bytes(self._unread[:size])
         del self._unread[:size]
         return data

@@ -69,11 +69,11 @@ class Journal:
     file: str | None  # None: one file for each day
 
     @classmethod
-    def at(cls, place: str) -> Journal:
-        path = Path(place)
+    def at(cls, location: str) -> Journal:
+        path = Path(location)
         return (
             cls(dir=path.parent, file=path.name)
-            if place.endswith(".jsonl")
+            if location.endswith(".jsonl")
             else cls(dir=path, file=None)
         )
 

@@ -209,9 +209,9 @@ def _timeline(events: list[Event]) -> str:
             height = counts[kind] / highest * 110
             top -= height
             if counts[kind]:
-                place = f'x="{index * 12 + 1}" y="{top:.1f}" width="10" height="{height:.1f}"'
+                geometry = f'x="{index * 12 + 1}" y="{top:.1f}" width="10" height="{height:.1f}"'
                 bars.append(
-                    f'<rect class="{style}" {place}><title>{counts[kind]} {kind}</title></rect>'
+                    f'<rect class="{style}" {geometry}><title>{counts[kind]} {kind}</title></rect>'
                 )
     return (
         '<h2>Timeline</h2><svg viewBox="0 0 720 140" role="img" aria-label="Events over time">'

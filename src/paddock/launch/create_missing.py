@@ -15,7 +15,7 @@ from collections.abc import Callable
 from paddock.errors import PolicyError
 from paddock.plan import Plan
 from paddock.plan.grants import TMP
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy import Policy
 from paddock.policy.glob import Glob
 from paddock.policy.model import Grant, Source
@@ -59,9 +59,9 @@ def require_places_of_shells(policy: Policy) -> None:
     """Refuses to run if a path for shells is missing, because every shell would be refused."""
     for grant in policy.shell.grants if policy.shell else ():
         path = Glob.parse(grant.pattern).prefix
-        own = any(within(path, place) for place in (TMP, "/dev", "/proc")) or not path.startswith(
-            "/"
-        )
+        own = any(
+            within(path, directory) for directory in (TMP, "/dev", "/proc")
+        ) or not path.startswith("/")
         if not grant.optional and not own and not os.path.exists(path):
             raise PolicyError(
                 f"{path} does not exist",

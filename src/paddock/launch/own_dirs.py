@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from paddock.errors import HostError
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.policy import Origin
 
 

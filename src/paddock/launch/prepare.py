@@ -115,10 +115,10 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
             make_lockable(origin, [walk.end.path for walk in writable])
         if writable_history.trees == host.previously_writable:
             journals = remember_journal(policy, plan, origin)
-        if (writable_history.trees, journals.places) != (host.previously_writable, host.journals):
+        if (writable_history.trees, journals.paths) != (host.previously_writable, host.journals):
             # Another run was recorded meanwhile, or a journal was removed.
             host = replace(
-                host, previously_writable=writable_history.trees, journals=journals.places
+                host, previously_writable=writable_history.trees, journals=journals.paths
             )
             plan = compile_plan(policy, host, terrain)
         elif make_missing(policy, plan):
@@ -141,7 +141,7 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
         home=origin.home,
         cwd=origin.cwd,
         previously_writable=(),
-        journals=origin.journals.places,
+        journals=origin.journals.paths,
         search_path=origin.environ.get("PATH", ""),
     )
     require_places_of_shells(policy)
@@ -155,15 +155,15 @@ def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:
 
 def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> JournalHistory:
     """After compiling: a refused path is not a journal, and must not stay denied."""
-    places: tuple[str, ...] = ()
+    journal_paths: tuple[str, ...] = ()
     if plan.journal and policy.audit.dir:
         try:
             require_usable(plan.journal, origin.uid)
-            places = plan.journal.places
+            journal_paths = plan.journal.paths
         except JournalError:
             # The core will refuse it with its own message, and write nothing there.
-            places = ()
-    return JournalHistory.record(origin.state_dir, places)
+            journal_paths = ()
+    return JournalHistory.record(origin.state_dir, journal_paths)
 
 
 def _number(value: object) -> int:

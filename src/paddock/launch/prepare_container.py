@@ -30,7 +30,7 @@ def prepare_container(request: Request, origin: Origin, *, to_run: bool = False)
         home=origin.home,
         cwd=origin.cwd,
         previously_writable=(),
-        journals=origin.journals.places,
+        journals=origin.journals.paths,
         search_path=origin.environ.get("PATH", ""),
     )
     plan = compile_container(policy, host, accounts)

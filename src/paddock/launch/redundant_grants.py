@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from paddock.plan import Plan
-from paddock.plan.paths import touch, within
+from paddock.plan.path_containment import touch, within
 from paddock.plan.plan import Files, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Tier
@@ -56,10 +56,10 @@ def _covers(other: _ResolvedGrant, one: _ResolvedGrant, unwritable: Iterable[str
         return False
     if not (one.rights <= other.rights and within(one.real, other.real)):
         return False
-    kept_out = [*_with_real(other.grant.except_)]
+    excluded = [*_with_real(other.grant.except_)]
     if other.grant.access in WRITES and one.grant.access not in WRITES:
-        kept_out += unwritable  # a write grant excludes them, a read grant does not
-    return not any(touch(one.real, place) for place in kept_out) and not _is_socket(one.real)
+        excluded += unwritable  # a write grant excludes them, a read grant does not
+    return not any(touch(one.real, path) for path in excluded) and not _is_socket(one.real)
 
 
 def _is_socket(path: str) -> bool:

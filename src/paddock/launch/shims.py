@@ -59,7 +59,7 @@ def install(
         home=origin.home,
         cwd=origin.cwd,
         previously_writable=origin.writable_history.trees,
-        journals=origin.journals.places,
+        journals=origin.journals.paths,
         search_path=origin.environ.get("PATH", ""),
     )
     plan = (

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan.files import FileLayout, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.http_routes import secret_variables, variables, without_secrets
 from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import (
     EnvironmentRules,
     Files,
@@ -215,11 +215,11 @@ def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
 def journal_of(policy: Policy, host: Host) -> JournalPlan | None:
     if Switch.AUDIT in policy.off:
         return None
-    place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
-    single = place.endswith(".jsonl")
+    location = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
+    single = location.endswith(".jsonl")
     return JournalPlan(
-        dir=os.path.dirname(place) if single else place,
-        file=os.path.basename(place) if single else None,
+        dir=os.path.dirname(location) if single else location,
+        file=os.path.basename(location) if single else None,
         stderr=policy.audit.stderr,
     )
 
@@ -269,11 +269,11 @@ def _environment(
     proxies = (
         {spelt for name in PROXY_VARIABLES for spelt in (name, name.upper())} if network else set()
     )
-    kept_out = proxies | secret_variables(http)
+    excluded = proxies | secret_variables(http)
     return EnvironmentRules(
-        pass_=tuple(sorted({name.value for name in policy.env.pass_} - kept_out)),
-        deny=tuple(sorted({name.value for name in policy.env.deny} | kept_out)),
-        keep=tuple(sorted({name.value for name in policy.env.keep} - kept_out)),
+        pass_=tuple(sorted({name.value for name in policy.env.pass_} - excluded)),
+        deny=tuple(sorted({name.value for name in policy.env.deny} | excluded)),
+        keep=tuple(sorted({name.value for name in policy.env.keep} - excluded)),
         set=values,
     )
 
@@ -302,7 +302,7 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
 
 def _covers(grant: PathGrant, path: str) -> bool:
     return within(path, grant.path) and not any(
-        within(path, kept_out) for kept_out in grant.except_
+        within(path, excluded) for excluded in grant.except_
     )
 
 

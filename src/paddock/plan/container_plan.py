@@ -22,10 +22,10 @@ from paddock.plan.compile import (
     missing_mechanisms,
     refuse_privileged,
 )
-from paddock.plan.execution import hold_off
 from paddock.plan.grants import LOADER, TMP, merged, requested_grants, temp_access
-from paddock.plan.identity import IdMaps, identity_of
-from paddock.plan.paths import touch
+from paddock.plan.id_maps import IdMaps, identity_of
+from paddock.plan.noexec_grants import hold_off
+from paddock.plan.path_containment import touch
 from paddock.plan.plan import (
     Container,
     EnvironmentRules,
@@ -232,7 +232,7 @@ def _refuse_rootless(section: ContainerSection, host: Host) -> None:
         raise PolicyError(
             "netns needs root: only root can join a network namespace that exists",
             where=section.where("netns"),
-            hint="remove netns to get a new network namespace, or run paddock jail as root",
+            hint="remove netns to get a new network namespace, or run `paddock jail` as root",
         )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.host.facts import Host
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan.denied_paths import DeniedPaths, denied_paths_of
-from paddock.plan.execution import hold_off
 from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
@@ -20,7 +19,8 @@ from paddock.plan.grants import (
     temp_access,
 )
 from paddock.plan.landlock_files import Carving
-from paddock.plan.names import names_of, short_names
+from paddock.plan.name_patterns import names_of, short_names
+from paddock.plan.noexec_grants import hold_off
 from paddock.plan.plan import Files, Level, Notice, Temp
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paddock.errors import PolicyError
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import TMP, RequestedGrant
 from paddock.plan.landlock_files import refuse_denied
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice, PathGrant
 
 # The private /dev and /proc of this tier contain no foreign terminals or processes, so their

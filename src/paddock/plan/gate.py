@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Files, Gate, GateMatch, GateRule, PathGrant
 from paddock.plan.rights import WRITES
 from paddock.policy.model import Action, Policy, Rule, Source, Switch

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.host.facts import Host
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import ANY_DEPTH, Glob

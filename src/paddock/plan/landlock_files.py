@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from paddock.errors import PolicyError
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import RequestedGrant
-from paddock.plan.paths import carved_directories, outermost, touch, within
+from paddock.plan.path_containment import carved_directories, outermost, touch, within
 from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import ACCESS
 from paddock.policy.model import Deny
@@ -36,17 +36,17 @@ class Carving:
                 hint="name the directories that the command needs; the full tier can enforce a "
                 "grant of / (`paddock doctor`)",
             )
-        kept_out = set(self._denied(requested))
-        kept_out.update(
+        excluded = set(self._denied(requested))
+        excluded.update(
             path for path in self.denied_paths.unreadable if touch(path, requested.path)
         )
         if requested.writes:
-            kept_out.update(self._own(requested))
-        above = next((path for path in sorted(kept_out) if within(requested.path, path)), None)
+            excluded.update(self._own(requested))
+        above = next((path for path in sorted(excluded) if within(requested.path, path)), None)
         if above:
             refuse_denied(requested, above, self.denied_paths, self.notices)
             return None
-        excepts = outermost(kept_out)
+        excepts = outermost(excluded)
         if excepts and requested.writes:
             directories = ", ".join(carved_directories(requested.path, excepts))
             self._warn(

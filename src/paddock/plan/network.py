@@ -77,7 +77,7 @@ def network_of(
     if default is Action.ASK:
         _refuse_unheld_terminal(policy, settings, host)
     if tier is Tier.FULL:
-        _refuse_taken(settings)
+        _refuse_relay_ports(settings)
     return NetworkPlan(
         mode=NetworkReach.FILTERED,
         default=default,
@@ -92,7 +92,7 @@ def network_of(
     )
 
 
-def _refuse_taken(settings: model.Network) -> None:
+def _refuse_relay_ports(settings: model.Network) -> None:
     """These ports are used by core/src/network/namespace.rs."""
     for port in settings.allowed_local_ports:
         if port.value == 1:

@@ -59,7 +59,7 @@ class JournalPlan:
         return f"{self.file}.head" if self.file else "head"
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def paths(self) -> tuple[str, ...]:
         """The paths of the journal: the whole directory, or the named file and its head."""
         return (f"{self.dir}/{self.file}", f"{self.dir}/{self.head}") if self.file else (self.dir,)
 
@@ -102,8 +102,8 @@ class ProtectedNames:
     but: tuple[str, ...]  # subdirectories that are excluded
     names: tuple[str, ...]
 
-    def patterns(self, places: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"{place.rstrip('/')}/{name}" for place in places for name in self.names)
+    def patterns(self, trees: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{tree.rstrip('/')}/{name}" for tree in trees for name in self.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,8 +418,8 @@ def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
     for grant in grants:
         file, line = _file_and_line(grant.source)
-        place = (grant.access, grant.optional, file, grant.except_)
-        groups.setdefault(place, []).append([grant.path, line])
+        key = (grant.access, grant.optional, file, grant.except_)
+        groups.setdefault(key, []).append([grant.path, line])
     return [
         {
             "access": access,

@@ -1,4 +1,4 @@
-"""The Landlock rights: which ABI has which right, and which rights each kind of access needs."""
+"""The Landlock rights that a plan contains: by the ABI of the kernel and the kind of access."""
 
 from __future__ import annotations
 
@@ -6,38 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from paddock.policy.landlock import LandlockKind, landlock_table
+
 KERNEL_OF_ABI = MappingProxyType(
     {1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7", 5: "6.10", 6: "6.12", 7: "6.15"}
 )
 
-_READ = frozenset({"execute", "read_file", "read_dir"})
-_WRITE = frozenset(
-    {
-        "write_file",
-        "truncate",
-        "refer",
-        *("make_reg", "make_dir", "make_sym", "make_fifo", "make_sock"),
-        *("remove_file", "remove_dir"),
-    }
-)
-# Handled, so that they are denied, and never granted: agents do not need device nodes.
-_NEVER = frozenset({"make_char", "make_block"})
-_DEVICE = frozenset({"read_file", "write_file", "read_dir", "truncate", "ioctl_dev"})
 
-_INTRODUCED = MappingProxyType({"refer": 2, "truncate": 3, "ioctl_dev": 5})
-_SCOPES = MappingProxyType({"abstract_unix_socket": 6, "signal": 6})
+def _given_by(access: str) -> frozenset[str]:
+    return frozenset(entry.name for entry in landlock_table() if access in entry.access)
 
-# The gaps of older kernels, in plain words.
-_OPEN_WITHOUT = MappingProxyType(
-    {
-        "refer": "the command cannot move or link files between directories",
-        "truncate": "the command can empty files outside the grants",
-        "ioctl_dev": "the command can control devices with ioctl",
-        "abstract_unix_socket": "the command can reach abstract unix sockets outside",
-        "signal": "the command can signal processes outside",
-    }
-)
 
+_READ = _given_by("read")
+_WRITE = _given_by("write")
 _EXECUTE = frozenset({"execute"})
 
 ACCESS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -47,8 +28,8 @@ ACCESS: Mapping[str, frozenset[str]] = MappingProxyType(
         "write": _WRITE,
         "allow": _READ | _WRITE,
         "allow-noexec": (_READ | _WRITE) - _EXECUTE,
-        "exec": _EXECUTE | {"read_file"},
-        "device": _DEVICE,
+        "exec": _given_by("exec"),
+        "device": _given_by("device"),
     }
 )
 WRITES = frozenset({"write", "allow", "allow-noexec"})
@@ -75,14 +56,13 @@ class Holdable:
 
 
 def holdable(abi: int) -> Holdable:
-    rights = _READ | _WRITE | _NEVER | _DEVICE
-    handled = {right for right in rights if _INTRODUCED.get(right, 1) <= abi}
-    scoped = {scope for scope, since in _SCOPES.items() if since <= abi}
-    needs = {**_INTRODUCED, **_SCOPES}
+    known = [entry for entry in landlock_table() if entry.abi <= abi]
+    handled = {entry.name for entry in known if entry.kind is LandlockKind.RIGHT}
+    scoped = {entry.name for entry in known if entry.kind is LandlockKind.SCOPE}
     missing = tuple(
-        Missing(right=right, kernel=KERNEL_OF_ABI[since], consequence=_OPEN_WITHOUT[right])
-        for right, since in sorted(needs.items(), key=lambda item: (item[1], item[0]))
-        if since > abi
+        Missing(right=entry.name, kernel=KERNEL_OF_ABI[entry.abi], consequence=entry.without_it)
+        for entry in sorted(landlock_table(), key=lambda entry: (entry.abi, entry.name))
+        if entry.abi > abi and entry.without_it is not None
     )
     return Holdable(
         handled=tuple(sorted(handled)),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
 from paddock.plan.grants import TMP, RequestedGrant, merged, requested_grants
-from paddock.plan.paths import outermost, touch, within
+from paddock.plan.path_containment import outermost, touch, within
 from paddock.plan.plan import (
     EnvironmentRules,
     Files,
@@ -308,9 +308,9 @@ def _open(path: str, access: str) -> RequestedGrant:
 def _around(
     requested: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
 ) -> PathGrant | None:
-    kept_out = (*denied, *own) if requested.writes else denied
-    if any(within(requested.path, path) for path in kept_out):
+    excluded = (*denied, *own) if requested.writes else denied
+    if any(within(requested.path, path) for path in excluded):
         return None
     return requested.grant(
-        except_=outermost(path for path in kept_out if touch(path, requested.path))
+        except_=outermost(path for path in excluded if touch(path, requested.path))
     )

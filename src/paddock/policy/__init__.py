@@ -8,9 +8,9 @@ import sys
 from typing import Any
 
 from paddock.policy.advice import weak_points
+from paddock.policy.command_line import GrantFlag, Request
 from paddock.policy.load import load
 from paddock.policy.model import Policy
-from paddock.policy.request import GrantFlag, Request
 from paddock.policy.trust.origin import Origin
 
 __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]

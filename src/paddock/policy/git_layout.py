@@ -50,7 +50,7 @@ def layout() -> Layout:
         parts=frozenset(parts),
         protected=(
             *(name for name, held in parts.items() if held in ("locked", "main")),
-            *(f"{place}/{name}" for place in layouts for name in locked),
+            *(f"{directory}/{name}" for directory in layouts for name in locked),
         ),
         checked=frozenset(
             os.path.basename(name) for name, held in parts.items() if held == "checked"
@@ -90,8 +90,8 @@ def is_part(inside: str) -> bool:
     directory.
     """
     names = inside.split("/")
-    places = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
-    return any(glob.matches(place) for glob in _protected() for place in places)
+    ancestors = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
+    return any(glob.matches(ancestor) for glob in _protected() for ancestor in ancestors)
 
 
 @cache

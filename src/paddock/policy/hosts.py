@@ -22,7 +22,7 @@ from paddock.policy.model import COMMAND_LINE, Destination, Source, Sourced
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
 
-GROUPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "groups.toml")
+GROUPS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host_groups.toml")
 DISCOVERED = ("crates", "debian", "go", "npm", "pypi")  # by host/registries.py
 
 _ROUTES = ".paddock.internal"
@@ -140,20 +140,20 @@ def _address(text: str, written: str, source: Source) -> str:
 def _refuse_address(text: str, written: str, source: Source) -> NoReturn:
     from ipaddress import ip_address, ip_network
 
-    place, slash, _ = text.partition("/")
+    address, slash, _ = text.partition("/")
     try:
         hint: str | None = _write(
             str(ip_network(text, strict=False))
         )  # host bits after those of the block
     except ValueError:
         try:
-            ip_address(place)
+            ip_address(address)
             hint = "write the length of a block after the '/': 10.0.0.0/8" if slash else None
         except ValueError:
             hint = "write four decimal numbers without leading zeros, or an IPv6 address"
-            if slash and not _NUMBER.fullmatch(place.rpartition(".")[2].lower()):
+            if slash and not _NUMBER.fullmatch(address.rpartition(".")[2].lower()):
                 raise wrong(
-                    source, f"a host has no path: {written!r}", hint=_write(place)
+                    source, f"a host has no path: {written!r}", hint=_write(address)
                 ) from None
     raise wrong(source, f"not an address: {written!r}", hint=hint) from None
 

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import reduce
 
 from paddock.errors import PolicyError
+from paddock.policy.command_line import Request
 from paddock.policy.formats.expand import wrong
 from paddock.policy.formats.flags import flag, from_command_line
-from paddock.policy.formats.schema import RULE_PATHS
+from paddock.policy.formats.policy_keys import RULE_PATHS
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
 from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, Match, Policy, Rule
-from paddock.policy.request import Request
 from paddock.policy.syscalls import table
 from paddock.policy.trust.approved import Approved, load_approved
 from paddock.policy.trust.file_trust import PolicyText, require_agreement

@@ -423,7 +423,7 @@ class CommandRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
-    """Settings for tool calls through Paddock; tools/policy/policy.py defines their meaning.
+    """Settings for tool calls through Paddock; tools/policy/tool_policy.py defines their meaning.
     ``allowed_paths`` None: absent, which means the current directory.
     """
 

@@ -55,9 +55,9 @@ class Protected:
                 written = re.sub(r"^(~(?=/)|\$HOME\b|\$\{HOME\})", lambda _: home, one)
                 if not written or written == os.devnull:
                     continue
-                place = "/" + os.path.normpath(os.path.join(cwd, written)).lstrip("/")
+                path = "/" + os.path.normpath(os.path.join(cwd, written)).lstrip("/")
                 yield from (
-                    (variable, os.path.join(place, rest) if rest else place)
+                    (variable, os.path.join(path, rest) if rest else path)
                     for rest in self._in_place_of(name)
                 )
 
@@ -110,8 +110,8 @@ def is_flagged(path: str, target: str | None = None) -> bool:
     table = protected()
     directories, _, name = path.rpartition("/")
 
-    def is_shipped(place: str) -> bool:
-        return any(part in table.packages for part in place.split("/"))
+    def is_shipped(path: str) -> bool:
+        return any(part in table.packages for part in path.split("/"))
 
     if is_shipped(directories):
         return False
@@ -127,10 +127,10 @@ def protected_because(path: str) -> str | None:
     """
     parts = [part for part in path.split("/") if part and part != ANY_DEPTH]
     for end in range(len(parts), 0, -1):
-        place = "/" + "/".join(parts[:end])
+        ancestor = "/" + "/".join(parts[:end])
         for group in protected().groups:
             if any(
-                bears(place, name)
+                bears(ancestor, name)
                 for name in (*group.any, *group.top, *group.home)
                 if name != ".git"
             ):

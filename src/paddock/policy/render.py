@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from paddock.errors import PolicyError
 from paddock.policy.formats.expand import CWD_TOKEN
-from paddock.policy.formats.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
+from paddock.policy.formats.policy_keys import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 from paddock.policy.inherit import FLOOR
 from paddock.policy.model import (
     Audit,

@@ -7,11 +7,11 @@ from __future__ import annotations
 import ipaddress
 import shlex
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.schema import ENDPOINT_KEYS, ROUTE_KEYS
+from paddock.policy.formats.policy_keys import ENDPOINT_KEYS, ROUTE_KEYS
 from paddock.policy.formats.suggest import did_you_mean
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
 from paddock.policy.model import (
     BODILESS_METHODS,
     PLACEHOLDER_TOKEN,

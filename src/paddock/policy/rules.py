@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.schema import (
+from paddock.policy.formats.policy_keys import (
     COMMAND_RULE_KEYS,
     KEYS,
     MATCH_KEYS,
@@ -14,8 +16,6 @@ from paddock.policy.formats.schema import (
     PATH_RULE_KEYS,
     RULE_KEYS,
 )
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
 from paddock.policy.glob import ANY_DEPTH
 from paddock.policy.model import (
     TMP_TOKEN,
@@ -142,7 +142,7 @@ class RuleReader:
         table.allow_only(KEYS["tools"])
         return ToolSettings(
             read_only=table.boolean("read_only"),
-            allowed_paths=tuple(self._place(p) for p in table.strings("allowed_paths"))
+            allowed_paths=tuple(self._path_pattern(p) for p in table.strings("allowed_paths"))
             if "allowed_paths" in table
             else None,
             denied_paths=tuple(self._pattern(p) for p in table.strings("denied_paths")),
@@ -165,15 +165,15 @@ class RuleReader:
             )
         return Sourced(glob.text, written.source)
 
-    def _place(self, written: Sourced[str]) -> Sourced[str]:
-        place = self._pattern(written)
-        if place.value.startswith(ANY_DEPTH):
+    def _path_pattern(self, written: Sourced[str]) -> Sourced[str]:
+        pattern = self._pattern(written)
+        if pattern.value.startswith(ANY_DEPTH):
             raise wrong(
                 written.source,
                 f"the pattern has no directory: {written.value!r}",
                 hint="write <cwd>/**",
             )
-        return place
+        return pattern
 
     def _path_rule(self, table: Table) -> PathRule:
         table.allow_only(PATH_RULE_KEYS)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from paddock.approve import AnyQuestion, Approver, Callback, Verdict
-from paddock.approve.approvals import Approvals
+from paddock.approve.tool_approvals import Approvals
 from paddock.core.redact import Redactor
 from paddock.errors import UsageError
 from paddock.executors.background_shells import Shells
@@ -19,10 +19,10 @@ from paddock.executors.interface import Closable, CommandExecutor, CommandLine, 
 from paddock.executors.private_dir import refuse_writable
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.journal.writer import Recorder
+from paddock.journal.recorder import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.policy import Origin, Request
-from paddock.policy.formats.config import configured
+from paddock.policy.formats.agent_config import configured
 from paddock.policy.model import Tier
 from paddock.session import shutdown
 from paddock.session.tools import tools_of

@@ -7,24 +7,24 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.approvals import Approvals
 from paddock.approve.inbox import Approver
+from paddock.approve.tool_approvals import Approvals
 from paddock.core.redact import Redactor
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_rules import PRIVATE, Judge, Operation
-from paddock.journal.writer import Recorder
+from paddock.journal.recorder import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.paths import within
+from paddock.plan.path_containment import within
 from paddock.plan.plan import Plan
 from paddock.policy import GrantFlag, Origin, Request, load
-from paddock.policy.formats.config import Config, configured
+from paddock.policy.formats.agent_config import Config, configured
 from paddock.policy.model import Access, Tier, ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler, Tools
 from paddock.tools.file_tools import Limits
-from paddock.tools.policy.policy import ToolPolicy
+from paddock.tools.policy.tool_policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 
 AnyPath = str | os.PathLike[str]
@@ -150,8 +150,8 @@ def _is_copied(plan: Plan, path: str) -> bool:
     """
     if plan.workspace is None:
         return False
-    places = (plan.workspace.path, os.path.realpath(plan.workspace.path))
-    return any(within(path, place) for place in places)
+    workspace_paths = (plan.workspace.path, os.path.realpath(plan.workspace.path))
+    return any(within(path, tree) for tree in workspace_paths)
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
@@ -159,11 +159,11 @@ def _is_commands_own(plan: Plan, path: str) -> bool:
     if (
         plan.tier is not Tier.FULL
         or plan.files is None
-        or not any(within(path, place) for place in PRIVATE)
+        or not any(within(path, private) for private in PRIVATE)
     ):
         return False
     mounted = (grant.path for grant in plan.files.grants if grant.path not in PRIVATE)
-    return not any(within(path, place) for place in mounted if not within(place, "/dev"))
+    return not any(within(path, mount) for mount in mounted if not within(mount, "/dev"))
 
 
 def limits_of(config: Config) -> Limits:
@@ -181,8 +181,8 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
     """
     for one in tools.allowed_paths or ():
         directory = one.value.removesuffix("/**")
-        kept = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
-        if directory != one.value and directory not in kept and os.path.isdir(directory):
+        too_wide = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
+        if directory != one.value and directory not in too_wide and os.path.isdir(directory):
             yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
 
 

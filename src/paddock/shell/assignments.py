@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from paddock.shell.grammar import is_verbatim, nodes, text_of
+from paddock.shell.parse_tree import is_verbatim, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from paddock.shell.programs import Command
+    from paddock.shell.program_arguments import Command
 
 _HARMLESS = frozenset(
     (

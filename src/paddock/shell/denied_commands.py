@@ -18,9 +18,9 @@ from typing import Any
 from paddock.errors import PolicyError
 from paddock.policy.glob import component_matches
 from paddock.shell.dialect import Dialect
-from paddock.shell.grammar import Unparsed, parse, tokens
-from paddock.shell.programs import Command
-from paddock.shell.walk import ShellLine, read_line
+from paddock.shell.find_commands import ShellLine, read_line
+from paddock.shell.parse_tree import Unparsed, parse, tokens
+from paddock.shell.program_arguments import Command
 from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
@@ -242,57 +242,57 @@ def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
     named = _program_is(pattern.program, command) if pattern.program else True
     if named is False or (named is None and not _more_than_a_name(pattern)):
         return False
-    verdicts: list[bool | None] = [True if named is None else named]
+    results: list[bool | None] = [True if named is None else named]
     if pattern.flags or pattern.without or pattern.target or pattern.whole or pattern.sequence:
         flags, operands = _options(words)
-        verdicts += [
+        results += [
             any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.flags
         ]
-        verdicts += [
+        results += [
             not any(_has(flags, spelling) for spelling in spellings)
             for spellings in pattern.without
         ]
         if pattern.target:
-            verdicts.append(
+            results.append(
                 _any(
-                    _is_target(place, pattern.target, command.cwd, home)
-                    for place in dict.fromkeys(operands)
+                    _is_target(operand, pattern.target, command.cwd, home)
+                    for operand in dict.fromkeys(operands)
                 )
             )
         if pattern.whole:
-            places = [place for place in dict.fromkeys(operands) if _ALL.search(place)]
-            verdicts.append(
-                _any(_is_target(place, pattern.whole, command.cwd, home) for place in places)
+            globs = [operand for operand in dict.fromkeys(operands) if _ALL.search(operand)]
+            results.append(
+                _any(_is_target(operand, pattern.whole, command.cwd, home) for operand in globs)
             )
         if pattern.sequence:
-            verdicts.append(_in_order(pattern.sequence, operands))
+            results.append(_in_order(pattern.sequence, operands))
     if pattern.words:
-        verdicts.append(any(_matches(mask, word) for mask in pattern.words for word in words))
+        results.append(any(_matches(mask, word) for mask in pattern.words for word in words))
     if pattern.line:
         whole = " ".join((command.program, *words))
-        verdicts.append(any(component_matches(mask, whole) for mask in pattern.line))
+        results.append(any(component_matches(mask, whole) for mask in pattern.line))
     if pattern.mode is not None:
         check = _everyone if pattern.mode == "everyone" else _setuid
         if pattern.mode_in:
-            verdicts.append(any(map(check, _values(words, pattern.mode_in))))
+            results.append(any(map(check, _values(words, pattern.mode_in))))
         else:
             _, operands = _options(words)
             known = bool(operands) and UNKNOWN not in operands[0]
-            verdicts.append(any(check(word) for word in (operands[:1] if known else operands)))
+            results.append(any(check(word) for word in (operands[:1] if known else operands)))
     if pattern.redirect:
         given = [one.target for one in command.redirects if one.writes or not pattern.writes]
-        verdicts.append(
+        results.append(
             any(component_matches(mask, target) for mask in pattern.redirect for target in given)
         )
     if pattern.assigns:
-        verdicts.append(not set(pattern.assigns).isdisjoint(command.assigned))
+        results.append(not set(pattern.assigns).isdisjoint(command.assigned))
     if pattern.runs:
-        verdicts.append(not command.runs.isdisjoint(pattern.runs))
+        results.append(not command.runs.isdisjoint(pattern.runs))
     if pattern.fed_by:
-        verdicts.append(not command.fed_by.isdisjoint(pattern.fed_by))
-    if False in verdicts:
+        results.append(not command.fed_by.isdisjoint(pattern.fed_by))
+    if False in results:
         return False
-    return None if None in verdicts else True
+    return None if None in results else True
 
 
 def _more_than_a_name(pattern: Pattern) -> bool:
@@ -350,8 +350,8 @@ def _has(flags: Sequence[str], spelling: str) -> bool:
     )
 
 
-def _any(verdicts: Iterator[bool | None]) -> bool | None:
-    found = set(verdicts)
+def _any(results: Iterator[bool | None]) -> bool | None:
+    found = set(results)
     return True if True in found else None if None in found else False
 
 
@@ -401,9 +401,9 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         parts.pop()  # everything inside it
     if not parts and len(path) > 1 and written.startswith("/tmp"):
         return False
-    places = {os.path.normpath(home) if target == "~" else target for target in targets}
+    protected = {os.path.normpath(home) if target == "~" else target for target in targets}
     above = os.path.dirname(os.path.normpath(home))
-    places |= {above} if above != "/" else set()
+    protected |= {above} if above != "/" else set()
     everything = path != "/" + "/".join(parts)
     if (
         everything
@@ -411,12 +411,12 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
         and os.path.normpath(cwd) == "/" + "/".join(parts)
     ):
         # "*" in the current directory counts only if that is such a path
-        return "/" + "/".join(parts) in places
-    return any(_same(parts, place) for place in places)
+        return "/" + "/".join(parts) in protected
+    return any(_same(parts, target) for target in protected)
 
 
-def _same(parts: Sequence[str], place: str) -> bool:
-    names = [part for part in place.split("/") if part]
+def _same(parts: Sequence[str], target: str) -> bool:
+    names = [part for part in target.split("/") if part]
     return len(names) == len(parts) and all(
         name == part or (not _GLOB.isdisjoint(part) and fnmatch.fnmatchcase(name, part))
         for name, part in zip(names, parts, strict=True)

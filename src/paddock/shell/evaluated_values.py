@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from paddock.shell.grammar import nodes, text_of
+from paddock.shell.parse_tree import nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node

@@ -12,9 +12,9 @@ from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from paddock.shell.dialect import Dialect
-from paddock.shell.grammar import decoded, text_of
-from paddock.shell.programs import ShellStream
-from paddock.shell.state import ShellState
+from paddock.shell.parse_tree import decoded, text_of
+from paddock.shell.program_arguments import ShellStream
+from paddock.shell.shell_state import ShellState
 from paddock.shell.words import (
     MAX_EXPANSIONS,
     SOMETHING,

@@ -57,12 +57,14 @@ def printed(words: Sequence[str]) -> str | None:
     if not rest:
         return ""
     form, *values = rest
-    taken = iter(values)
+    unused = iter(values)
     parts = re.split(r"(%.)", form.replace("%%", "\0"))
     if not {part for part in parts if part.startswith("%")} <= {"%s", "%b"}:
         return None
-    shown = "".join(ansi(next(taken, "")) if part.startswith("%") else ansi(part) for part in parts)
-    more = "".join(f" {ansi(value)}" for value in taken)  # the format is reused for these
+    shown = "".join(
+        ansi(next(unused, "")) if part.startswith("%") else ansi(part) for part in parts
+    )
+    more = "".join(f" {ansi(value)}" for value in unused)  # the format is reused for these
     return (shown + more).replace("\0", "%")
 
 

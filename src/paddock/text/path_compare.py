@@ -129,10 +129,10 @@ def _windows_names(path: str) -> list[str]:
 
 
 def _collapsed(names: list[str]) -> str:
-    kept: list[str] = []
+    components: list[str] = []
     for name in names:
         if name == "..":
-            del kept[-1:]
+            del components[-1:]
         elif name not in ("", "."):
-            kept.append(name)
-    return "/" + "/".join(kept)
+            components.append(name)
+    return "/" + "/".join(components)

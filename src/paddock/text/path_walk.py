@@ -54,8 +54,8 @@ class Tree:
     def names(self, path: str) -> bool:
         return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
 
-    def holds(self, place: ResolvedPath) -> bool:
-        return self.identity is not None and self.identity in (place.object, *place.above)
+    def holds(self, resolved: ResolvedPath) -> bool:
+        return self.identity is not None and self.identity in (resolved.object, *resolved.above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class PathWalk:
         return not self.links
 
     @property
-    def places(self) -> tuple[ResolvedPath, ...]:
+    def resolved_paths(self) -> tuple[ResolvedPath, ...]:
         return (*self.links, self.end)
 
 

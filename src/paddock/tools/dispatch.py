@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
-from paddock.approve.approvals import NOBODY, Approvals
 from paddock.approve.questions import ToolQuestion, Verdict
+from paddock.approve.tool_approvals import NOBODY, Approvals
 from paddock.core.redact import Redactor
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
@@ -31,14 +31,14 @@ from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.file_tools import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
-from paddock.tools.opened_name import OpenDenial, os_errors_as_results, real_path, require_open
+from paddock.tools.name_in_open_dir import OpenDenial, os_errors_as_results, real_path, require_open
 from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
-from paddock.tools.policy.policy import Decision, Step, ToolPolicy
+from paddock.tools.policy.tool_policy import Decision, Step, ToolPolicy
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
 
 if TYPE_CHECKING:
-    from paddock.journal.writer import Recorder
+    from paddock.journal.recorder import Recorder
 
 T = TypeVar("T")
 Handler = Callable[..., Awaitable[object]]
@@ -103,9 +103,9 @@ class Tools:
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
         self._numbers = itertools.count(1)
-        taken = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
-        if taken:
-            raise ValueError(f"{', '.join(taken)}: a built-in tool cannot have another handler")
+        built_in = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
+        if built_in:
+            raise ValueError(f"{', '.join(built_in)}: a built-in tool cannot have another handler")
         known = [*(tool.name for tool in BUILTIN_TOOLS), *self._handlers]
         unknown = sorted(set(only or ()) - set(known))
         if unknown:
@@ -478,9 +478,10 @@ class _OwnTool(_Waiting):
 
     def prepare(self) -> None:
         for path, denial in self._checks:
-            place = existing(path)  # a missing path can only be created, in the directory above
+            # a missing path can only be created, in the directory above
+            existing_path = existing(path)
             with os_errors_as_results(path):
-                require_open(place, os.lstat(place), denial, path)
+                require_open(existing_path, os.lstat(existing_path), denial, path)
 
     async def run(self) -> object:
         try:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.opened_name import (
+from paddock.tools.name_in_open_dir import (
     OpenDenial,
     OpenedName,
     kind_of,
@@ -333,12 +333,12 @@ class ListDirectory:
 
         with os_errors_as_results(self._located.written):
             look(self._directory, "", self._depth)
-        kept = entries[: self._limits.entries]
+        shown_entries = entries[: self._limits.entries]
         return Listing(
             path=real_path(self._located),
-            entries=tuple(kept),
+            entries=tuple(shown_entries),
             closed=tuple(closed),
-            truncated=len(kept) < len(entries),
+            truncated=len(shown_entries) < len(entries),
         )
 
     def close(self) -> None:

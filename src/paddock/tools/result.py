@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Literal
 
 from paddock.tools.commands import CommandResult
-from paddock.tools.policy.policy import Decision
+from paddock.tools.policy.tool_policy import Decision
 
 
 class ToolOutcome(Enum):

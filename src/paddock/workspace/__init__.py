@@ -7,5 +7,5 @@
 *lower* is the workspace of the host. *upper* has what an overlay mounted with ``userxattr``
 collected over it. An untrusted program wrote upper, and any process may change lower during the
 review. So no path is resolved as a string: every component is opened with O_NOFOLLOW relative to
-the descriptor of its parent (``tree.py``).
+the descriptor of its parent (``dir_fd_access.py``).
 """

@@ -26,7 +26,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
+from paddock.workspace.apply_record import TEMPORARY, ApplyStep, Intent, Record
 from paddock.workspace.change import (
     ROOT,
     Change,
@@ -40,9 +41,8 @@ from paddock.workspace.change import (
 )
 from paddock.workspace.conflicts import Terms, is_clean
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.record import TEMPORARY, ApplyStep, Intent, Record
+from paddock.workspace.dir_fd_access import entry, handle, opened_directory, parent_of, set_mode
 from paddock.workspace.replace_file import LeftError, Roots, recover, settle
-from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
 
 _OWNER = 0o700
 # Every following operation would fail in the same way.
@@ -108,25 +108,25 @@ class _Application:
 
     def carry_out(self, changes: list[Change]) -> dict[str, Change]:
         early, late = self._plan(changes)
-        places = [one for one in (*early, *late) if isinstance(one, _Placement)]
+        placements = [one for one in (*early, *late) if isinstance(one, _Placement)]
         removals = {
             change.path: self._step(change, places=False)
             for change in late
             if isinstance(change, Change)
         }
         modes = [change for change in changes if change.in_place or change.makes_directory]
-        steps = (*(placement.step for placement in places), *removals.values())
+        steps = (*(placement.step for placement in placements), *removals.values())
         directories = self._touched_directories(changes)
         self.record.intend(Intent(token=self.token, steps=steps, directories=directories))
         try:
-            for placement in places:
+            for placement in placements:
                 self._stage(placement)
             for change in modes:
                 if change.old and change.new and change.new.type is Type.FILE:
                     self.staged[change.path] = replace(
                         change.old.identity, mode=change.new.permissions
                     )
-            kernel.sync(self.roots.lower)
+            system_calls.sync(self.roots.lower)
             self.record.stage(self.token, self.staged)
             for one in (*early, *late):
                 if isinstance(one, _Placement):
@@ -135,7 +135,7 @@ class _Application:
                     self._commit_removal(one, removals[one.path])
             for change in reversed(modes):
                 self._commit_mode(change)
-            kernel.sync(self.roots.lower)
+            system_calls.sync(self.roots.lower)
         except BaseException:
             recover(self.roots, self.record)
             raise
@@ -252,7 +252,7 @@ class _Application:
                 if change.old is None:
                     self._put_new(step, parent, name)
                 else:
-                    kernel.exchange(step.temporary, name, parent)
+                    system_calls.exchange(step.temporary, name, parent)
                 settle(self.roots, self.token, step, self.staged[change.path], parent, name)
         except (OSError, LeftError) as error:
             for one in placement.all:
@@ -260,7 +260,7 @@ class _Application:
 
     def _put_new(self, step: ApplyStep, parent: int, name: str) -> None:
         try:
-            kernel.rename_new(step.temporary, name, parent)
+            system_calls.rename_new(step.temporary, name, parent)
         except FileExistsError:
             raise LeftError("created on the host during apply") from None
 
@@ -270,7 +270,7 @@ class _Application:
                 if change.takes_away_directory:
                     os.rmdir(name, dir_fd=parent)  # the kernel checks that it is empty
                     return
-                kernel.rename_new(name, step.temporary, parent)
+                system_calls.rename_new(name, step.temporary, parent)
                 settle(self.roots, self.token, step, None, parent, name)
         except FileNotFoundError:  # already removed
             return

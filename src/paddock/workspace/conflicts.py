@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from paddock.workspace.apply_record import Record
 from paddock.workspace.change import (
     ROOT,
     Change,
@@ -24,7 +25,6 @@ from paddock.workspace.change import (
     inside,
 )
 from paddock.workspace.masked_names import HiddenNames
-from paddock.workspace.record import Record
 from paddock.workspace.repositories import Repositories
 
 _HOST_CHANGED = "changed on the host since the session started"

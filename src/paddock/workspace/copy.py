@@ -7,7 +7,7 @@ import errno
 import os
 
 from paddock.workspace.change import PERMISSIONS, Type
-from paddock.workspace.tree import BLOCK_BYTES, entry, opened_file
+from paddock.workspace.dir_fd_access import BLOCK_BYTES, entry, opened_file
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from paddock.core import process as core
 from paddock.policy.git_layout import GIT, layout
 from paddock.workspace.change import ROOT, Change, Type, inside
+from paddock.workspace.dir_fd_access import parent_of
 from paddock.workspace.repositories import Repositories
-from paddock.workspace.tree import parent_of
 
 
 def harmful_state(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paddock.workspace.change import inside
-from paddock.workspace.protection import NameGlobs
+from paddock.workspace.protected_names import NameGlobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

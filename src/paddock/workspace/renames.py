@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paddock.workspace.change import Change, ChangeKind, Type
-from paddock.workspace.tree import BLOCK_BYTES, opened_file, parent_of
+from paddock.workspace.dir_fd_access import BLOCK_BYTES, opened_file, parent_of
 
 
 def with_renames(changes: list[Change], upper: int, lower: int) -> list[Change]:

@@ -11,13 +11,13 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
+from paddock.workspace.apply_record import ApplyStep, Record
 from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.record import ApplyStep, Record
-from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
+from paddock.workspace.dir_fd_access import DIRECTORY, entry, parent_of, remove
 
-KEPT_DIR = "kept"
+HOST_VERSIONS_DIR = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def recover(roots: Roots, record: Record) -> list[str]:
     for step in record.unfinished.steps:
         try:
             with parent_of(roots.lower, step.path) as (parent, name):
-                kernel.mend(step.temporary, name, parent)
+                system_calls.mend(step.temporary, name, parent)
                 settle(roots, record.unfinished.token, step, staged.get(step.path), parent, name)
         except LeftError as left:
             if left.stranded:
@@ -87,9 +87,9 @@ def settle(
             reason = f"cannot remove the host's version: {error.strerror}"
     now = entry(name, parent)
     if now is None:
-        kernel.rename_new(step.temporary, name, parent)
+        system_calls.rename_new(step.temporary, name, parent)
     elif staged and now.inode == staged.inode:
-        kernel.exchange(step.temporary, name, parent)
+        system_calls.exchange(step.temporary, name, parent)
         remove_own(step.temporary, parent)
     else:  # a third version appeared: nothing is deleted
         raise LeftError(f"{reason}; an earlier version is now {step.temporary}", stranded=True)
@@ -106,7 +106,7 @@ def remove_own(name: str, parent: int) -> None:
 
 def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
     """Copies the host's version to the session's state before it leaves the workspace."""
-    parts = [KEPT_DIR, token, *step.path.split("/")]
+    parts = [HOST_VERSIONS_DIR, token, *step.path.split("/")]
     name = parts.pop()
     fd = os.dup(state)
     try:
@@ -119,6 +119,6 @@ def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=fd)  # left by an interrupted apply
         copy_entry(step.temporary, parent, name, fd, None)
-        kernel.sync(fd)
+        system_calls.sync(fd)
     finally:
         os.close(fd)

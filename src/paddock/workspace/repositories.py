@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from paddock.policy.git_layout import GIT, MAKING, is_part, is_written, make_one
 from paddock.workspace.change import ROOT, Change, above, inside
-from paddock.workspace.tree import entry, parent_of
+from paddock.workspace.dir_fd_access import entry, parent_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

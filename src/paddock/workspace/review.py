@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.apply_record import Record
 from paddock.workspace.change import Change
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.git_state import harmful_state
-from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in
@@ -95,6 +95,8 @@ def _mounted_in(workspace: str) -> Iterator[str]:
     below = f"{workspace.rstrip('/')}/"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
-            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
-            if place.startswith(below):
-                yield place[len(below) :]
+            mount_point = re.sub(
+                r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4]
+            )
+            if mount_point.startswith(below):
+                yield mount_point[len(below) :]

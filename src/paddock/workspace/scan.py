@@ -22,7 +22,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.workspace.change import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
-from paddock.workspace.tree import BLOCK_BYTES, MAX_DEPTH, entry, opened_directory, opened_file
+from paddock.workspace.dir_fd_access import (
+    BLOCK_BYTES,
+    MAX_DEPTH,
+    entry,
+    opened_directory,
+    opened_file,
+)
 
 _PREFIX = "user.overlay."
 _UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # made by a kernel with other rules

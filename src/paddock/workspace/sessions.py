@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
+from paddock.workspace.dir_fd_access import DIRECTORY, opened_directory, remove_all
 from paddock.workspace.masked_names import HiddenNames
-from paddock.workspace.protection import Protection
-from paddock.workspace.replace_file import KEPT_DIR, Roots
-from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
+from paddock.workspace.protected_names import Protection
+from paddock.workspace.replace_file import HOST_VERSIONS_DIR, Roots
 
 STORE = "sessions"
 VERSION = 1
@@ -173,7 +173,7 @@ def discard(store: str, one: StoredDirectory) -> str | None:
     leaves no half session; the next discard removes the rest. Versions of the user that an apply
     kept are moved out first. Returns their path.
     """
-    saved = _save_kept_versions(store, one)
+    saved = _save_host_versions(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
         with contextlib.suppress(FileNotFoundError):  # another discard removes it already
@@ -186,19 +186,19 @@ def discard(store: str, one: StoredDirectory) -> str | None:
     return saved
 
 
-def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
-    path = os.path.join(os.path.dirname(store), KEPT_DIR)
+def _save_host_versions(store: str, one: StoredDirectory) -> str | None:
+    path = os.path.join(os.path.dirname(store), HOST_VERSIONS_DIR)
     target = os.path.join(path, one.id)
-    if not os.path.lexists(os.path.join(one.path, KEPT_DIR)):
+    if not os.path.lexists(os.path.join(one.path, HOST_VERSIONS_DIR)):
         return target if os.path.lexists(target) else None  # moved by an interrupted discard
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        os.rename(os.path.join(one.path, KEPT_DIR), target)
+        os.rename(os.path.join(one.path, HOST_VERSIONS_DIR), target)
     except OSError as error:
         raise SessionError(
             f"cannot move your versions in session {one.id} to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.path)}/{KEPT_DIR} to another directory, then type "
-            f"`paddock discard {one.id}` again",
+            hint=f"move {shlex.quote(one.path)}/{HOST_VERSIONS_DIR} to another directory, then "
+            f"type `paddock discard {one.id}` again",
         ) from None
     return target
 

@@ -17,7 +17,7 @@ from paddock.host.git.trusted_paths import trusted_by
 from paddock.policy.git_layout import GIT, make_one
 from paddock.policy.protected import protected
 from paddock.text.path_walk import follow
-from paddock.workspace.protection import Protection
+from paddock.workspace.protected_names import Protection
 
 
 def trusted_paths_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _of_home(workspace: str, home: str) -> Iterator[str]:
 
 def _below(workspace: str, path: str) -> Iterator[str]:
     try:
-        led = [place.path for place in follow(path).places]
+        led = [resolved.path for resolved in follow(path).resolved_paths]
     except PolicyError:  # an inaccessible directory, or a link to itself
         led = [os.path.realpath(path)]
     for one in (path, *led):

@@ -123,7 +123,7 @@ def test_a_question_that_has_just_come_up_takes_no_answer(
 ) -> None:
     page.go(server.address)
     # The clock of the page stands still, so the delay of a new question never ends.
-    page.until("document.querySelector('#state').textContent === 'live'")
+    page.until("document.querySelector('#state').textContent === 'connected'")
     page.tell("window.setTimeout = () => 0")
     with running(sandbox, "touch made") as run:
         page.until("document.querySelectorAll('.card').length === 1")

@@ -23,7 +23,7 @@ import asyncio, json, sys
 import os
 from paddock import SandboxExecutor, Tools, ToolCall, ToolPolicy, open_journal
 from paddock.policy.model import Tier
-from paddock.policy.request import Request
+from paddock.policy.command_line import Request
 
 tier, journal, calls, cancel_at = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4]
 
@@ -164,7 +164,7 @@ def test_no_file_name_breaks_the_journal(sandbox: SandboxRunner) -> None:
 CONFIGURED = """
 import asyncio, sys
 from paddock import ToolCall, open_tools
-from paddock.policy.formats.config import tool_flags
+from paddock.policy.formats.agent_config import tool_flags
 
 
 async def main():

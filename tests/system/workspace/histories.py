@@ -34,11 +34,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.apply_record import TEMPORARY, Record
 from paddock.workspace.change import Change, Obstacle, inside
 from paddock.workspace.conflicts import Selection, Terms, judge
-from paddock.workspace.record import TEMPORARY, Record
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.scan import scan
@@ -186,7 +186,7 @@ def apart(act: Callable[[], Any], *, mounts: bool = False) -> Any:
             if mounts:
                 overlay.enter_namespaces()
             else:
-                kernel.override_modes()
+                system_calls.override_modes()
             with open(writing, "wb") as pipe:
                 pickle.dump(act(), pipe)
         finally:
@@ -336,7 +336,7 @@ def parts(case: Case) -> list[str]:
 
 
 def steps(case: Case) -> list[str]:
-    kernel._renameat2 = _no_flags
+    system_calls._renameat2 = _no_flags
     return whole(case)
 
 
@@ -393,13 +393,13 @@ def _killed_after(case: Case, acts: int, *, in_steps: bool) -> bool:
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-        original = kernel._renameat2
+        original = system_calls._renameat2
 
         def renameat2(old: str, new: str, dir_fd: int, flags: int) -> None:
             count("renameat2")
             original(old, new, dir_fd, flags)
 
-        kernel._renameat2 = _no_flags if in_steps else renameat2
+        system_calls._renameat2 = _no_flags if in_steps else renameat2
         sys.addaudithook(count)
         try:
             case.apply()

@@ -18,10 +18,10 @@ import sys
 import time
 from typing import Any
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
 from paddock.workspace.apply import apply
+from paddock.workspace.apply_record import Record
 from paddock.workspace.conflicts import Terms, judge
-from paddock.workspace.record import Record
 from paddock.workspace.replace_file import Roots
 from paddock.workspace.scan import scan
 
@@ -31,7 +31,7 @@ FILES = 40
 def swap(workspace: str) -> None:
     fd = os.open(workspace, os.O_RDONLY)
     while True:
-        kernel.exchange("d", "link", fd)
+        system_calls.exchange("d", "link", fd)
 
 
 def lay_out(base: str) -> None:

@@ -29,7 +29,7 @@ from paddock.policy.model import (
 )
 
 from .plan_inputs import FULL, HOST, builtin, builtin_grant, deny, grant, source
-from .test_identity import ALONE, GIVEN
+from .test_id_maps import ALONE, GIVEN
 
 NO_FILES = Filesystem()
 SCHEMA = Path(__file__).parents[3] / "schema"

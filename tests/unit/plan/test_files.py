@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.plan import Plan, compile_plan
-from paddock.plan.paths import carved_directories, within
+from paddock.plan.path_containment import carved_directories, within
 from paddock.plan.plan import Level, PathGrant
 from paddock.policy.model import Access, Audit, Sourced, Widen
 

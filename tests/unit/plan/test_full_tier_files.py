@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.host.git.linked_worktree import Opening
-from paddock.host.surroundings import Terrain
+from paddock.host.grant_targets import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import Files, Level
 from paddock.policy.model import Access, Audit, Sourced

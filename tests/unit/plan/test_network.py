@@ -11,10 +11,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from paddock.cli.show import _network as shown
+from paddock.cli.show_plan import _network as shown
 from paddock.errors import HostError, PolicyError
+from paddock.host.grant_targets import Terrain
 from paddock.host.registries import Registry
-from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.plan import NetworkPlan, NetworkReach
 from paddock.policy import Policy, Request

@@ -15,7 +15,7 @@ from paddock.plan import compile_plan
 from paddock.plan.gate import gate_of
 from paddock.plan.plan import User
 from paddock.policy import Policy, Request, weak_points
-from paddock.policy.formats.schema import (
+from paddock.policy.formats.policy_keys import (
     COMMAND_RULE_KEYS,
     ENDPOINT_KEYS,
     GRANT_KEYS,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.conf import read_conf
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.toml import read_toml
-from paddock.policy.formats.values import Values
 from paddock.policy.glob import Glob
 from paddock.policy.model import Source
 from paddock.policy.render import to_toml

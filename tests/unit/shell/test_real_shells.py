@@ -14,7 +14,7 @@ from paddock.policy.model import Action
 from paddock.shell.denied_commands import read
 from paddock.shell.dialect import Dialect
 from paddock.tools.policy.calls import ToolCall
-from paddock.tools.policy.policy import ToolPolicy, _doubts
+from paddock.tools.policy.tool_policy import ToolPolicy, _doubts
 from tests.support.features import need_program
 
 PROGRAMS = (

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
-from paddock.approve.approvals import Approvals
 from paddock.approve.question_text import text_of_question
 from paddock.approve.questions import Verdict
+from paddock.approve.tool_approvals import Approvals
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
 from paddock.tools.commands import CommandResult

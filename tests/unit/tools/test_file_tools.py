@@ -15,11 +15,11 @@ import pytest
 from paddock import ToolCall
 from paddock.explain.file_rules import Operation
 from paddock.text.path_walk import Identity
-from paddock.tools import opened_name as place_module
+from paddock.tools import name_in_open_dir
 from paddock.tools.dispatch import Tools
 from paddock.tools.file_tools import Limits
 from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
 from tests.unit.tools.calls import call, lenient
 from tests.unit.tools.policy.test_open_judged import race, swapping, swaps
 
@@ -277,10 +277,10 @@ def test_a_concurrent_write_is_not_lost(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.undo()
         (tmp_path / "theirs").write_text("theirs")
         os.rename(tmp_path / "theirs", tmp_path / name)
-        getattr(kernel, act)(temporary, name, dir_fd)
+        getattr(system_calls, act)(temporary, name, dir_fd)
 
     for act, path in (("exchange", file), ("rename_new", new)):
-        monkeypatch.setattr(place_module, act, meanwhile)
+        monkeypatch.setattr(name_in_open_dir, act, meanwhile)
         result = call(tmp_path, "write_file", path=path.name, content="ours")
         assert result.outcome is ToolOutcome.CHANGED
         assert path.read_text() == "theirs"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from paddock.workspace import kernel
+from paddock.workspace import system_calls
 from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.apply_record import NAME, Record
 from paddock.workspace.change import Obstacle
 from paddock.workspace.conflicts import Selection, Terms, judge
-from paddock.workspace.record import NAME, Record
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.scan import scan
 
@@ -78,14 +78,14 @@ def meanwhile(
         def refuse(*_: object) -> None:
             raise OSError(errno.EINVAL, "no flags here")
 
-        monkeypatch.setattr(kernel, "_renameat2", refuse)
+        monkeypatch.setattr(system_calls, "_renameat2", refuse)
     acts: list[Callable[[], object]] = []
 
     def sync(_: int) -> None:
         while acts:
             acts.pop()()
 
-    monkeypatch.setattr(kernel, "sync", sync)
+    monkeypatch.setattr(system_calls, "sync", sync)
     yield acts.append
     assert not acts, "it was done"
 

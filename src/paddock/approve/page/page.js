@@ -1,9 +1,10 @@
-// Everything from the server is put in as text. What was shown, and stood still for a moment, can be answered.
+// Text from the server is inserted as text, never as markup. A question can be answered only after
+// it stood still for a moment.
 "use strict";
 
-const SETTLE_MS = 700; // whoever is about to answer has to see that it is another question
+const SETTLE_MS = 700; // time to notice that another question is in this place; index.html names it
 const $ = (id) => document.getElementById(id);
-let shown = []; // ids, as they stand on the page
+let shown = []; // ids of the questions, in the order of the page
 let chosen = null;
 let timer = null;
 let skew = 0;
@@ -32,7 +33,7 @@ function fill(card, question) {
   diff.hidden = question.diff.length === 0;
   diff.replaceChildren(...question.diff.map((line) =>
     element("div", line || " ", line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : "")));
-  if (question.more_lines) diff.after(element("p", `${question.more_lines} more lines are not shown here`, "more"));
+  if (question.more_lines) diff.after(element("p", `lines that are not shown here: ${question.more_lines}`, "more"));
 }
 
 function cardOf(question) {
@@ -61,14 +62,15 @@ function render(state) {
   if (!ids.includes(chosen)) choose(ids.length ? ids[0] : null, false);
   $("none").hidden = ids.length > 0;
   $("more").hidden = state.more === 0;
-  $("more").textContent = `${state.more} more wait`;
-  $("state").textContent = ids.length ? `${ids.length + state.more} waiting` : "live";
+  $("more").textContent = `more questions: ${state.more}`;
+  $("state").textContent = ids.length ? `open questions: ${ids.length + state.more}` : "connected";
   document.title = ids.length ? `(${ids.length + state.more}) paddock approvals` : "paddock approvals";
   $("history").replaceChildren(...state.history.map((one) => {
     const line = element("li", "");
     const how = one.by ? `${one.by}, after ${one.after_s} s` : `after ${one.after_s} s`;
-    line.append(element("span", one.verdict, `verdict ${one.verdict.split(" ")[0]}`),
-      element("span", one.line, "what"), element("span", how, "how"));
+    const verdict = element("span", one.verdict, "verdict");
+    verdict.classList.add(one.verdict.split(" ")[0]);
+    line.append(verdict, element("span", one.line, "what"), element("span", how, "how"));
     return line;
   }));
 }
@@ -151,5 +153,5 @@ events.addEventListener("open", () => document.body.classList.remove("gone"));
 events.addEventListener("message", (event) => render(JSON.parse(event.data)));
 events.addEventListener("error", () => {
   document.body.classList.add("gone");
-  $("state").textContent = "the server is gone: what is open is denied";
+  $("state").textContent = "the server has ended: open questions are denied";
 });

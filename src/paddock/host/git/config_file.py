@@ -123,7 +123,7 @@ class _ConfigReader:
 
     def _text_value(self) -> str:
         out: list[str] = []
-        kept = 0  # trailing blanks belong to the value only inside quotes
+        value_length = 0  # trailing blanks belong to the value only inside quotes
         quoted = False
         while (letter := self._take()) is not None:
             if letter == "\n":
@@ -132,7 +132,7 @@ class _ConfigReader:
                 break
             if letter == '"':
                 quoted = not quoted
-                kept = len(out)
+                value_length = len(out)
             elif letter == "\\":
                 escaped = self._take()
                 if escaped == "\r" and self._peek() == "\n":
@@ -142,14 +142,14 @@ class _ConfigReader:
                 if escaped not in _ESCAPED:
                     raise _MistakeError
                 out.append(_ESCAPED[escaped])
-                kept = len(out)
+                value_length = len(out)
             elif not quoted and letter in "#;":
                 self._skip_line()
                 break
             else:
                 out.append(letter)
                 if quoted or letter not in _BLANK:
-                    kept = len(out)
+                    value_length = len(out)
         if quoted:
             raise _MistakeError
-        return "".join(out[:kept])
+        return "".join(out[:value_length])

@@ -46,14 +46,14 @@ def opening_of(repository: Repository, snapshot: FileSnapshot, *, uid: int) -> O
         or os.path.basename(os.path.dirname(entry)) != "worktrees"
     ):
         return f"{entry} is not a worktree of {main}"
-    for place in (main, entry):
-        if os.path.realpath(place) != place:
-            return f"the path {place} contains a symbolic link"
-        found = snapshot.at(place)
+    for directory in (main, entry):
+        if os.path.realpath(directory) != directory:
+            return f"the path {directory} contains a symbolic link"
+        found = snapshot.at(directory)
         if found is None:
-            return f"{place} does not exist"
+            return f"{directory} does not exist"
         if found.st_uid != uid:
-            return f"{place} belongs to uid {found.st_uid}"
+            return f"{directory} belongs to uid {found.st_uid}"
     listed = snapshot.text(os.path.join(entry, "gitdir"))
     dot_git = os.path.join(os.path.realpath(repository.top), ".git")
     if listed is None or os.path.normpath(os.path.join(entry, listed.rstrip("\r\n"))) != dot_git:

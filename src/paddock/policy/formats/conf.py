@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander, wrong
 from paddock.policy.formats.fragment import Fragment
-from paddock.policy.formats.schema import CONTAINER_LISTS, LIMITS, MAX_LIMIT
-from paddock.policy.formats.sections import Sections
+from paddock.policy.formats.policy_keys import CONTAINER_LISTS, LIMITS, MAX_LIMIT
 from paddock.policy.formats.suggest import did_you_mean
-from paddock.policy.formats.values import Values
+from paddock.policy.formats.toml_sections import Sections
 from paddock.policy.model import (
     Access,
     Audit,

@@ -16,8 +16,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from paddock.errors import PolicyError, UsageError
+from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.expand import Expander
-from paddock.policy.formats.table import Table
 from paddock.policy.trust.file_trust import read_policy
 from paddock.policy.trust.origin import Origin
 

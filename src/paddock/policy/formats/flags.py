@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import UsageError
+from paddock.policy.command_line import DirectiveFlag, Request
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander
-from paddock.policy.formats.schema import CONTAINER_LISTS
-from paddock.policy.formats.sections import Sections
-from paddock.policy.formats.values import Values
+from paddock.policy.formats.policy_keys import CONTAINER_LISTS
+from paddock.policy.formats.toml_sections import Sections
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import (
     COMMAND_LINE,
@@ -29,7 +30,6 @@ from paddock.policy.model import (
     Widen,
     Workspace,
 )
-from paddock.policy.request import DirectiveFlag, Request
 from paddock.policy.trust.origin import Origin
 
 _SESSION = frozenset("0123456789abcdef")

@@ -6,13 +6,13 @@ import tomllib
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.fragment import Fragment
-from paddock.policy.formats.position import positions
-from paddock.policy.formats.schema import SECTIONS
-from paddock.policy.formats.sections import Sections
-from paddock.policy.formats.table import Table
-from paddock.policy.formats.values import Values
+from paddock.policy.formats.policy_keys import SECTIONS
+from paddock.policy.formats.toml_line_numbers import positions
+from paddock.policy.formats.toml_sections import Sections
 from paddock.policy.model import (
     Audit,
     Environment,
@@ -54,10 +54,10 @@ def document(text: str, shown: str) -> Table:
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
     """tomllib reports ``what (at line 3, column 7)`` or ``what (at end of document)``."""
-    error_text, _, place = message.rpartition(" (at ")
+    error_text, _, position = message.rpartition(" (at ")
     error_text = error_text or message
-    if place.startswith("line "):
-        line = int(place.removeprefix("line ").partition(",")[0])
+    if position.startswith("line "):
+        line = int(position.removeprefix("line ").partition(",")[0])
     else:
         line = max(1, len(text.rstrip("\n").split("\n")))
         error_text = f"the file ends too early: {error_text}"

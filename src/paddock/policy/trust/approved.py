@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from paddock.policy.formats.checked_table import Table
+from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander
-from paddock.policy.formats.table import Table
 from paddock.policy.formats.toml import document
-from paddock.policy.formats.values import Values
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, PolicyFile, Rule, Sourced
 from paddock.policy.rules import RuleReader

@@ -206,10 +206,10 @@ def untrust(path: str, origin: Origin) -> bool:
     """Withdraws the agreement; False if there was none."""
     written = os.path.abspath(path)
     entries = TrustedList.read(origin.state_dir, origin.uid).entries
-    kept = tuple(entry for entry in entries if entry[1] != written)
-    if len(kept) == len(entries):
+    remaining = tuple(entry for entry in entries if entry[1] != written)
+    if len(remaining) == len(entries):
         return False
-    TrustedList(kept).write(origin.state_dir, origin.uid)
+    TrustedList(remaining).write(origin.state_dir, origin.uid)
     return True
 
 

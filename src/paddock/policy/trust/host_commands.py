@@ -45,24 +45,24 @@ def command(
     """The command as it may be run, in ``COMMAND_CWD``. Raises Planted, or FileNotFoundError if
     there is no such program.
     """
-    kept = {
+    environment = {
         name: value
         for name, value in environ.items()
         if name in _ALWAYS_PASSED or not planted(value, environ, writable_history)
     }
     path = environ.get("PATH", os.defpath).split(os.pathsep)
-    kept["PATH"] = os.pathsep.join(
+    environment["PATH"] = os.pathsep.join(
         one for one in path if os.path.isabs(one) and not writable_history.holds(follow(one))
     )
-    program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(
+    program = shutil.which(words[0], path=environment["PATH"]) or shutil.which(
         words[0], path=os.pathsep.join(path)
     )
     if program is None or not os.path.isabs(program):
         raise FileNotFoundError(words[0])
-    for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
+    for word in (program, *words[1:], *_interpreters(program, environment["PATH"])):
         if found := planted(word, environ, writable_history):
             raise Planted(found)
-    return HostCommand((program, *words[1:]), kept)
+    return HostCommand((program, *words[1:]), environment)
 
 
 def planted(word: str, environ: Mapping[str, str], writable_history: WritableHistory) -> str | None:

@@ -20,7 +20,7 @@ MIN_AGE_S = 60  # a run is recorded shortly before it creates its journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalHistory:
-    places: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
     facts: tuple[int, ...] = ()
 
     @classmethod
@@ -28,18 +28,18 @@ class JournalHistory:
         return cls._of(PathListFile(state_dir, STORE).read())
 
     @classmethod
-    def record(cls, state_dir: str, places: Iterable[str]) -> JournalHistory:
+    def record(cls, state_dir: str, paths: Iterable[str]) -> JournalHistory:
         """Adds these by their resolved paths, and drops those that do not exist any more."""
         store = PathListFile(state_dir, STORE)
         with store.locked():
             known = store.read()
-            wanted = dict.fromkeys(follow(place).end.path for place in places)
-            kept = dict.fromkeys((*_still_existing(known, store.path), *wanted))
-            return cls._of(known if tuple(kept) == known.paths else store.write(kept))
+            wanted = dict.fromkeys(follow(path).end.path for path in paths)
+            all_paths = dict.fromkeys((*_still_existing(known, store.path), *wanted))
+            return cls._of(known if tuple(all_paths) == known.paths else store.write(all_paths))
 
     @classmethod
     def _of(cls, remembered: StoredPaths) -> JournalHistory:
-        return cls(places=remembered.paths, facts=remembered.facts)
+        return cls(paths=remembered.paths, facts=remembered.facts)
 
 
 EMPTY_JOURNAL_HISTORY = JournalHistory()
@@ -48,15 +48,15 @@ EMPTY_JOURNAL_HISTORY = JournalHistory()
 def _still_existing(known: StoredPaths, path: str) -> list[str]:
     if known.paths and time.time() - os.lstat(path).st_mtime < MIN_AGE_S:
         return list(known.paths)
-    return [place for place in known.paths if not _is_gone(place)]
+    return [path for path in known.paths if not _is_gone(path)]
 
 
-def _is_gone(place: str) -> bool:
+def _is_gone(path: str) -> bool:
     """An invisible path is not gone: a command may have closed a directory above it (Landlock does
     not restrict chmod).
     """
     try:
-        os.lstat(place)
+        os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:

@@ -76,7 +76,7 @@ class PathListFile:
             os.close(fd)
 
     def write(self, paths: Iterable[str]) -> StoredPaths:
-        kept = tuple(paths)
+        stored = tuple(paths)
         fresh = f"{self.path}.{os.getpid()}"
         try:
             fd = os.open(
@@ -84,19 +84,19 @@ class PathListFile:
             )
             with os.fdopen(fd, "wb") as file:
                 os.fchmod(fd, 0o600)  # independent of the umask
-                file.writelines(_escaped(path) + b"\n" for path in kept)
+                file.writelines(_escaped(path) + b"\n" for path in stored)
             os.replace(fresh, self.path)
             # Renaming changes the ctime of the inode, which is one of the facts.
-            return StoredPaths(paths=kept, facts=facts_of(os.lstat(self.path)))
+            return StoredPaths(paths=stored, facts=facts_of(os.lstat(self.path)))
         except OSError as error:
             raise self._wrong(error) from None
 
     def require_writable(self) -> None:
         """Raises the errors of :meth:`write` without writing."""
-        place = self.state_dir
-        while not os.path.lexists(place):
-            place = os.path.dirname(place)
-        if not os.access(place, os.W_OK | os.X_OK):
+        existing = self.state_dir
+        while not os.path.lexists(existing):
+            existing = os.path.dirname(existing)
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise self._wrong(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def _wrong(self, error: OSError) -> PolicyError:

@@ -134,11 +134,11 @@ class ProfileSearch:
         return -1
 
     def _nowhere(self, name: str, source: Source, above: int) -> PolicyError:
-        places = ", ".join((*self.directories[above + 1 : BUILTIN_RUNG], "built in"))
+        searched = ", ".join((*self.directories[above + 1 : BUILTIN_RUNG], "built in"))
         below = self.directories[above + 1 :]
         names = {os.path.splitext(entry)[0] for directory in below for entry in _entries(directory)}
         return PolicyError(
-            f"the profile {name!r} does not exist; Paddock looked in {places}",
+            f"the profile {name!r} does not exist; Paddock looked in {searched}",
             where=str(source),
             hint=did_you_mean(name, names),
         )

@@ -75,10 +75,10 @@ class WritableHistory:
         """Whether a link on the walk or its end is in a tree that a command could write, by name or
         by inode.
         """
-        names = (walk.written, *(resolved.path for resolved in walk.places))
+        names = (walk.written, *(resolved.path for resolved in walk.resolved_paths))
         return any(
             any(tree.names(name) for name in names)
-            or any(tree.holds(resolved) for resolved in walk.places)
+            or any(tree.holds(resolved) for resolved in walk.resolved_paths)
             for tree in self.trees
         )
 
@@ -92,7 +92,7 @@ def in_private_temp(walk: PathWalk, uid: int) -> bool:
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(
         name.startswith(begins)
-        for name in (walk.written, *(resolved.path for resolved in walk.places))
+        for name in (walk.written, *(resolved.path for resolved in walk.resolved_paths))
     )
 
 

@@ -18,7 +18,7 @@ from paddock.policy.formats.executor_modes import (
     builtin_distros,
     wsl_profile,
 )
-from paddock.policy.formats.safety import SafetyConfig, read_safety_config
+from paddock.policy.formats.safety_config import SafetyConfig, read_safety_config
 from tests.unit.policy.user_dirs import UserDirs
 
 DIGEST = "ab" * 32

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.request import Request
+from paddock.policy.command_line import Request
 from paddock.policy.trust.approved import load_approved
 from tests.unit.policy.user_dirs import UserDirs
 

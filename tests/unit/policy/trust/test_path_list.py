@@ -89,11 +89,11 @@ def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_i
 ) -> None:
     made, never = tmp_path / "made", tmp_path / "never"
     made.mkdir()
-    assert JournalHistory.record(state, [str(made), str(never)]).places == (str(made), str(never))
-    assert JournalHistory.record(state, []).places == (str(made), str(never))
+    assert JournalHistory.record(state, [str(made), str(never)]).paths == (str(made), str(never))
+    assert JournalHistory.record(state, []).paths == (str(made), str(never))
     age(state)
-    assert JournalHistory.record(state, []).places == (str(made),)
-    assert JournalHistory.read(state).places == (str(made),)
+    assert JournalHistory.record(state, []).paths == (str(made),)
+    assert JournalHistory.read(state).paths == (str(made),)
 
 
 def test_a_journal_that_can_not_be_seen_is_not_gone(
@@ -110,10 +110,10 @@ def test_a_journal_that_can_not_be_seen_is_not_gone(
         return look(path)
 
     monkeypatch.setattr(os, "lstat", refused)
-    assert JournalHistory.record(state, []).places == (hidden,)
+    assert JournalHistory.record(state, []).paths == (hidden,)
 
 
 def test_a_journal_is_remembered_by_its_real_name(state: str, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert JournalHistory.record(state, [f"{tmp_path}/link/j"]).places == (f"{tmp_path}/real/j",)
+    assert JournalHistory.record(state, [f"{tmp_path}/link/j"]).paths == (f"{tmp_path}/real/j",)

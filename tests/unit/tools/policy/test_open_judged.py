@@ -14,7 +14,7 @@ import pytest
 from paddock import Action, ToolCall, ToolPolicy
 from paddock.tools.policy import open_judged
 from paddock.tools.policy.open_judged import open_straight
-from paddock.workspace.kernel import exchange
+from paddock.workspace.system_calls import exchange
 from tests.support.features import need
 from tests.support.waiting import NeverHappened
 
