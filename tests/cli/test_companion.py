@@ -402,7 +402,7 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     screen.shows("│ +new \\x1b[2J")
     screen.shows("because   │ rule approve-execute: edit_file writes")
     screen.line("explain")
-    screen.shows("once (or yes)   allow only this; the same asks again")
+    screen.shows("once (or yes)   allow this one; paddock asks again about the next one")
     is_asked(screen, 2)
     screen.line("always")
     screen.shows("write this rule? yes, Enter: no")

@@ -66,7 +66,10 @@ pub fn enter() -> ExitCode {
         .arg(&script)
         .args(&arguments)
         .exec();
-    refuse(&format!("cannot start {}: {failure}", python.display()), "reinstall paddock")
+    refuse(
+        &format!("cannot start {}: {failure}", python.display()),
+        "check that your user can run this file, or reinstall paddock",
+    )
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {

@@ -28,12 +28,12 @@ MARGIN = "  "
 LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
-once (or yes)   allow only this; the same asks again
-session         allow the same until the run ends: exactly this, in this directory; for a write: \
-any text to this file
-always          allow by a rule of your own, which is shown before it is written
-deny (or no)    deny it, as if no answer came in time
-w               show the full text, including possible secrets
+once (or yes)   allow this one; paddock asks again about the next one
+session         allow exactly this, in this directory, until the run ends; for a write: this file \
+with any content
+always          allow this in all runs; paddock shows the rule before it writes it
+deny (or no)    deny; paddock also denies if there is no answer in time
+w               show the whole text, also parts that look like secrets
 """
 
 

@@ -20,23 +20,23 @@ from paddock.version import __version__
 COMMANDS = MappingProxyType(
     {
         "run": "run a command in the sandbox",
-        "jail": "run a command in a container, with a root directory of its own",
+        "jail": "run a command in a container that sees only one directory",
         "check": "validate policy files",
-        "explain": "show the merged policy and the plan, each grant with its source",
+        "explain": "show all rules of a run, each with the file and line that it comes from",
         "why": "show whether the sandbox allows a path, program, host or tool call, and why",
-        "sessions": "list copy-on-write sessions",
-        "diff": "show the changes of a copy-on-write session",
-        "apply": "copy the changes of a session into the workspace",
-        "discard": "remove it",
-        "doctor": "try every mechanism on this machine",
+        "sessions": "list the sessions of `run --cow`, which work on a copy",
+        "diff": "show the changes of such a session",
+        "apply": "copy the changes of such a session to your files",
+        "discard": "remove such a session and its changes",
+        "doctor": "test whether the sandbox works on this machine",
         "profiles": "list and show profiles",
-        "trust": "accept a policy file that the sandbox could write",
+        "trust": "allow a policy file that an agent could have written",
         "audit": "show, search, report and verify the journal",
-        "shims": "intercept shells that are found by PATH",
+        "shims": "make links that start restricted shells, for PATH",
         "approvals": "answer questions in the browser",
         "sandbox": "list, test and set up the places where an agent's commands run",
-        "init": "write a first configuration for tool calls",
-        "policy": "show the policy for tool calls and its sources",
+        "init": "write a first config.json for the tool calls of a Python agent",
+        "policy": "show the rules for these tool calls, and their sources",
     }
 )
 
@@ -48,9 +48,12 @@ usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the s
 
 {commands}
 
-Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied \
-or is not
-executable; 127 not found; 128+N killed by signal N.
+First steps: `paddock doctor`, then `paddock run -- bash` in a project. The manual is
+docs/README.md in the repository.
+
+`paddock run` exits with the code of the command, or with 125 if paddock failed or refused to start,
+126 if the command was denied or is not executable, 127 if it was not found, 128+N if signal N
+killed it.
 """
 
 

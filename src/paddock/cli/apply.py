@@ -43,7 +43,7 @@ def execute(arguments: list[str]) -> int:
         action="store_true",
         help="for the given PATHs: replace the host's version, and keep it in the session",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
     session, selection = SessionArguments(before=options.words, after=after).session(
         Origin.of_process(), newest=False

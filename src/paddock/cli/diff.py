@@ -30,7 +30,7 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--stat", action="store_true", help="print one line for each change, without content"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(words)
     origin = Origin.of_process()
     session, selection = SessionArguments(before=options.words, after=after).session(

@@ -19,13 +19,17 @@ from paddock.policy.model import Tier
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("doctor", "Test every mechanism of the sandbox on this machine.")
+    parser = Parser(
+        "doctor",
+        "Test whether this machine can enforce the sandbox. `held`: the kernel blocked the test "
+        "inside the sandbox, and allowed it outside.",
+    )
     parser.add_argument(
         "--tier",
         choices=[one.value for one in Tier],
         help="test this tier instead of the strongest one",
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     host = measure(

@@ -43,7 +43,10 @@ def add_tool_options(parser: Parser) -> None:
         default=None,
         help="keep file tools in the current directory",
     )
-    for name, help_text in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
+    for name, help_text in (
+        ("allowed-paths", "let file tools use only these paths"),
+        ("denied-paths", "deny these paths to file tools too"),
+    ):
         add(
             f"--{name}",
             action="append",
@@ -113,7 +116,8 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         action="append",
         default=[],
         metavar="GLOB",
-        help="let the command write this protected name",
+        help="let the command write this file, which is read-only by default because programs "
+        "outside run or trust it",
     )
     add(
         "--cow",
@@ -134,14 +138,15 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="allow this host, and deny every host that is not listed",
+        help="allow this host or group (@github), and deny every host that is not listed",
     )
     add(
         "--allow-endpoint",
         action="append",
         default=[],
         metavar="ROUTE:METHOD:PATH",
-        help="allow one more endpoint of a route ('*': one segment, '**': any number)",
+        help="allow one more request of a [network.routes] entry ('*': one part of the path, "
+        "'**': any number)",
     )
     add(
         "--deny-domain",
@@ -173,7 +178,8 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
     add(
         "--strict-globs",
         action="store_true",
-        help="refuse a grant that the kernel can enforce only as a wider grant",
+        help="refuse a pattern such as /etc/*.conf, which the kernel can enforce only for the "
+        "whole directory",
     )
     add(
         "--audit",
@@ -186,21 +192,22 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
     add(
         "--tier",
         choices=[one.value for one in Tier],
-        help="use this tier or refuse to start (default: the strongest available)",
+        help="use this kind of sandbox or refuse to start (default: full if possible; see `paddock "
+        "doctor`)",
     )
     add(
         "--off",
         action="append",
         default=[],
         choices=[one.value for one in Switch],
-        help="turn a layer off, with a warning",
+        help="turn this part of the sandbox off, with a warning",
     )
 
 
 _GRANTS = (
     (Access.READ, ("-r", "--read", "--ro"), "allow reading, listing and executing"),
     (Access.WRITE, ("-w", "--write"), "allow creating and writing, without reading"),
-    (Access.ALLOW, ("-a", "--allow", "--rw"), "read and write"),
+    (Access.ALLOW, ("-a", "--allow", "--rw"), "allow reading and writing"),
     (Access.EXEC, ("-x", "--exec"), "allow executing single programs, without listing"),
 )
 

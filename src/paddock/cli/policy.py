@@ -17,7 +17,7 @@ def execute(arguments: list[str]) -> int:
     )
     parser.add_argument("action", choices=["show"])
     parser.add_argument("--origin", action="store_true", help="print the source of each value")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     add_tool_options(parser)
     options = parser.parse_args(arguments)
     # Imported here, because the lists belong to the tool policy.

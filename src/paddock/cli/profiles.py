@@ -20,7 +20,7 @@ def execute(arguments: list[str]) -> int:
         "List profiles, or print one profile as written. Exit 125 if a profile cannot be used.",
     )
     parser.add_argument("name", nargs="?", help="print this profile")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     if options.name:

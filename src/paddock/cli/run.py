@@ -16,7 +16,12 @@ from paddock.workspace.stale_temp import sweep
 
 def execute(arguments: list[str]) -> int:
     options, command = split_command(arguments)
-    parser = Parser("run", "Run a command in the sandbox: paddock run [options] -- COMMAND …")
+    parser = Parser(
+        "run",
+        "Run a command in the sandbox: paddock run [options] -- COMMAND … A GLOB is a path, or a "
+        "pattern such as '~/docs/**'. --read, --write, --allow, --exec, --deny and --block start "
+        "without the default profile; add --profile ai-agent to keep it.",
+    )
     add_policy_options(parser)
     parser.add_argument(
         "--dry-run", action="store_true", help="print what the sandbox would allow, and run nothing"
@@ -25,19 +30,21 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--observe",
         action="store_true",
-        help="print each path that the sandbox denies, and the flag that allows it",
+        help="print at the end each path that the sandbox denied, and the flag that allows it",
     )
     parser.add_argument(
         "--publish",
         action="append",
         default=[],
         metavar="[HOST:]INSIDE",
-        help="publish a port of the sandbox on this machine's 127.0.0.1 and ::1",
+        help="open a port of the sandbox on 127.0.0.1 and ::1 of this machine: 3000, or 3000:8080 "
+        "for port 8080 of the sandbox",
     )
     parser.add_argument(
         "--intercept-shells",
         action="store_true",
-        help="apply the policy's [shell] to shells too; without [shell], shells have no network",
+        help="apply [shell] of the policy to shells and the programs that they start; without "
+        "[shell], these have no network",
     )
     parser.add_argument(
         "--quiet", action="store_true", help="print no start line; warnings are still printed"

@@ -24,7 +24,7 @@ from paddock.workspace.sessions import (
 
 def execute(arguments: list[str]) -> int:
     parser = Parser("sessions", "List copy-on-write sessions, newest first.")
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     rows = [_row(session) for session in listed(store_of(Origin.of_process().state_dir))]
     if options.json:

@@ -35,7 +35,10 @@ _DENIED_MARK = "(closed)"
 
 # Gaps of a tier that no policy closes. SECURITY.md explains each.
 NOT_COVERED = {
-    Tier.FULL: ("the moment between the appearance of a denied or protected name and its cover",),
+    Tier.FULL: (
+        "a denied or protected name that appears during a run, for the milliseconds until paddock "
+        "covers or removes it",
+    ),
     Tier.LANDLOCK: (
         "names inside a grant (.env, .git/hooks, .envrc and others that programs outside run "
         "later)",

@@ -18,8 +18,19 @@ from paddock.policy.trust.file_trust import agree, read_policy, trust, untrust
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("trust", "Accept a policy file in a directory that the sandbox could write.")
-    parser.add_argument("file", nargs="?", default="./paddock.toml", metavar="FILE")
+    parser = Parser(
+        "trust",
+        "Allow paddock to use this policy file with its present content. Paddock asks for this "
+        "if an agent could have written the file. Lock files can be trusted too: @npm and other "
+        "groups use their hosts.",
+    )
+    parser.add_argument(
+        "file",
+        nargs="?",
+        default="./paddock.toml",
+        metavar="FILE",
+        help="default: ./paddock.toml",
+    )
     parser.add_argument(
         "--revoke", action="store_true", help="remove the file from the list of trusted files"
     )

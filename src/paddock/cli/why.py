@@ -46,7 +46,7 @@ def execute(arguments: list[str]) -> int:
     )
     add_policy_options(parser, without="--exec")  # here --exec is the question; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--path")
+    asked.add_argument("--path", help="ask about this file or directory")
     asked.add_argument(
         "--tool", metavar="NAME", help="ask about this tool call; add its arguments with --argument"
     )
@@ -75,7 +75,7 @@ def execute(arguments: list[str]) -> int:
         help="add this argument of the tool call",
     )
     add_tool_options(parser)
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
     if options.path is None and options.op:
         raise UsageError("why: --op needs --path")

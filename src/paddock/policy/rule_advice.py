@@ -87,8 +87,8 @@ def _bypasses(rule: Rule, default: Action) -> Iterator[str]:
         yield from _open_allow(rule, keys)
     elif default is Action.ALLOW and keys & set(_NAMING):
         yield (
-            "denies a program by its name while default_action is allow, so a copy with another "
-            "name still runs; list the allowed programs instead"
+            "denies a program by its name while default_action is allow, so the same program in "
+            "another file still runs; list the allowed programs instead"
         )
     elif default is Action.ALLOW:
         yield (
