@@ -34,12 +34,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.installation import LAUNCHER, entries_of
 from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout

@@ -5,11 +5,12 @@ together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from paddock.core import process as core
 from paddock.errors import CoreError, HostError, JournalError
+from paddock.frozen import dataclass
 from paddock.host import Host, Terrain, measure, scan_surroundings
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths

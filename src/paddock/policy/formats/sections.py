@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from paddock.frozen import dataclass
 from paddock.policy.formats.expand import wrong
 from paddock.policy.formats.schema import (
     CAPABILITIES,
