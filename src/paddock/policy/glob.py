@@ -10,6 +10,8 @@ byte.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paddock.frozen import dataclass
 from paddock.policy.model import TMP_TOKEN
 
@@ -104,14 +106,9 @@ class Glob:
 
     def covers(self, path: str) -> bool:
         """Whether the path or a directory above it matches: the extent of a grant or a deny."""
-        root, rest = _split_root(path)
-        if self.floating and len(self.parts) == 2:  # ``**/name``, the most common one
-            pattern, names = self.parts[1], rest.split("/")
-            if "*" not in pattern:
-                return bool(root) and pattern in names
-            return bool(root) and any(
-                component_matches(pattern, name) for name in names if name not in ("", ".")
-            )
+        return covering(path)(self)
+
+    def _covers(self, path: str) -> bool:
         return any(len(self.parts) in states for states in self._reached(path))
 
     def may_contain(self, prefix: str) -> bool:
@@ -145,6 +142,22 @@ class Glob:
             if at < len(self.parts) and self.parts[at] == ANY_DEPTH:
                 states.add(at + 1)
         return frozenset(states)
+
+
+def covering(path: str) -> Callable[[Glob], bool]:
+    """``Glob.covers`` for many patterns and one path, which is split once."""
+    root, rest = _split_root(path)
+    names = [name for name in rest.split("/") if name not in ("", ".")]
+
+    def covers(glob: Glob) -> bool:
+        if glob.root or len(glob.parts) != 2:
+            return glob._covers(path)
+        pattern = glob.parts[1]  # of ``**/name``, the most common one
+        if not root or "*" not in pattern:
+            return bool(root) and pattern in names
+        return any(component_matches(pattern, name) for name in names)
+
+    return covers
 
 
 def component_matches(pattern: str, name: str) -> bool:
