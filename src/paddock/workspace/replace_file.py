@@ -9,8 +9,8 @@ import contextlib
 import errno
 import os
 import shutil
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.workspace import kernel
 from paddock.workspace.change import FileVersion, Type
 from paddock.workspace.copy import copy_entry
