@@ -19,7 +19,12 @@ DEADLINE_S = 120.0  # of a machine that has more to do
 _INTERVAL_S = 0.02
 
 
-def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+def wait_for(
+    look: Callable[[], T | None],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    interval_s: float = _INTERVAL_S,
+) -> T:
     """The first answer of ``look`` that is neither None nor False; fails when the deadline
     passes.
     """
@@ -30,4 +35,4 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLI
             return found
         if time.monotonic() > end:
             raise NeverHappened(f"not within {deadline_s} s: {what}")
-        time.sleep(_INTERVAL_S)
+        time.sleep(interval_s)

@@ -255,7 +255,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     and ends the run.
     """
     held = limited.fence.tier == "full"
-    argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
+    argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=3))
     with limited.fence.tester.starting(
         [*limited.cgroups.prefix(), *argv], cwd=limited.fence.ground.project, as_root=True
     ) as bomb:
@@ -269,7 +269,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         said = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
-    assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
+    assert ("ended: wall_s 3 exceeded" if held else "ended: processes 40 exceeded") in said
     # Paddock's two. In the landlock tier also what a bomb starts between two looks, up to the safe
     # limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
@@ -506,7 +506,7 @@ def _empty_shared_memory(fence: Fence) -> None:
 
 def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> None:
     limited = given("pids")
-    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=5)
+    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=3)
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 137, str(outcome)
     assert [(met["limit"], met["means"]) for met in limited.met()] == [
