@@ -83,7 +83,8 @@ def test_the_check_of_a_class_runs() -> None:
 def test_equal_values_are_equal_and_have_one_hash() -> None:
     assert Named(name="a", note="x") == Named(name="a")
     assert Named(name="a") != Named(name="b")
-    assert Named(name="a") != Standard(name="a")
+    other: object = Standard(name="a")
+    assert Named(name="a") != other
     assert len({Checked(1), Checked(1), Checked(2)}) == 2
 
 
