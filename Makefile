@@ -23,7 +23,7 @@ export CARGO_BUILD_TARGET := $(MUSL)
 WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
 endif
 
-.PHONY: setup test stress lint lint-python lint-rust deny bench demo wheel clean
+.PHONY: setup test test-rust stress lint lint-python lint-rust deny bench demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -38,15 +38,20 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	touch $@
 
 # Each worker has a tester of its own, which only root can make. A worker takes whole files, the
-# longest first (tests/support/longest_first.py), so that all workers end together.
-WORKERS ?= 2
+# longest first (tests/support/longest_first.py), so that all workers end together. Tests also wait
+# for timers and disks, so there is one worker more than processors.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
-test: setup
+# Side by side: the end of a release build keeps one processor busy.
+test:
+	$(MAKE) --no-print-directory -j2 setup test-rust
+	$(BIN)/python -m pytest $(PARALLEL)
+
+test-rust:
 	cargo test --quiet --locked --manifest-path core/Cargo.toml \
 	  --features force-unsupported --test unsupported_system
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
-	$(BIN)/python -m pytest $(PARALLEL)
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
 # HTTP, new texts for shells, long exec races. STRESS=1 is a short run of each (CI).

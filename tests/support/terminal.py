@@ -16,6 +16,8 @@ from tests.support.tester import Tester
 from tests.support.waiting import wait_for
 
 COLUMNS, ROWS = 100, 30
+# A look at the screen starts a program, which takes longer than the usual time between two looks.
+LOOK_S = 0.08
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,8 @@ class Screen:
         self.tmux("send-keys", "-t", "0", *names)
 
     def line(self, text: str) -> None:
-        self.type(text)
-        self.key("Enter")
+        enter = ("send-keys", "-t", "0", "Enter")
+        self.tmux("send-keys", "-t", "0", "-l", text, ";", *enter)
 
     def shows(self, text: str) -> str:
         """Waits until a whole line of the screen is the text. A part is not enough, because the
@@ -74,7 +76,7 @@ class Screen:
             return last if found([line for line in lines if line]) else None
 
         try:
-            return wait_for(look, what)
+            return wait_for(look, what, interval_s=LOOK_S)
         except AssertionError as missing:
             raise AssertionError(f"{missing}\n{last}") from None
 

@@ -17,7 +17,12 @@ DEADLINE_S = 120.0  # long enough for a busy machine
 _INTERVAL_S = 0.02
 
 
-def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
+def wait_for(
+    look: Callable[[], T | None],
+    what: str,
+    deadline_s: float = DEADLINE_S,
+    interval_s: float = _INTERVAL_S,
+) -> T:
     """The first result of ``look`` that is neither None nor False. Fails at the deadline."""
     end = time.monotonic() + deadline_s
     while True:
@@ -26,4 +31,4 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLI
             return found
         if time.monotonic() > end:
             raise NeverHappened(f"not within {deadline_s} s: {what}")
-        time.sleep(_INTERVAL_S)
+        time.sleep(interval_s)

@@ -34,7 +34,7 @@ PYTHON_LAYERS = (
     ("policy",),
     ("core",),
     ("text",),
-    ("errors", "version"),
+    ("errors", "frozen", "version"),
 )
 
 

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.policy.model import Action
 

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.plan.plan import NetworkReach
 from paddock.policy.model import Action

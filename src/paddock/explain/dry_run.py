@@ -11,10 +11,11 @@ import errno
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from paddock.explain.exec_answer import answer_exec
+from paddock.frozen import dataclass
 from paddock.launch.create_missing import require_makeable
 from paddock.launch.journal_check import require_usable
 from paddock.launch.prepare import Prepared

@@ -8,10 +8,10 @@ import errno
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from paddock.explain.ask_gate import ExecDecision, MatchedRule
 from paddock.explain.find_program import locate
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.policy.model import Action
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Container
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paddock.core import process as core
 from paddock.errors import Bug, CoreError
 from paddock.explain.file_rules import PRIVATE, Judge, Judgement, Operation, existing
+from paddock.frozen import dataclass
 from paddock.launch.found_covers import covers_of
 from paddock.plan import Plan
 from paddock.plan.path_containment import within

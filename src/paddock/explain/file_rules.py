@@ -13,11 +13,11 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.launch.found_covers import Cover, CoverKind
 from paddock.plan.grants import TMP
 from paddock.plan.path_containment import with_parents, within

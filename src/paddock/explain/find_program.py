@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
 from paddock.explain.file_answer import answer
 from paddock.explain.file_rules import Operation
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.plan.plan import EnvironmentRules
 from paddock.policy.glob import component_matches

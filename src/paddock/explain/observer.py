@@ -13,11 +13,12 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.explain.file_rules import Judge, Judgement, Operation
+from paddock.frozen import dataclass
 from paddock.plan.path_containment import within
 from paddock.policy.glob import written
 

@@ -8,8 +8,8 @@ does not print it, because nothing is weaker.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.plan.path_containment import carved_directories, within
 from paddock.plan.plan import Files
 from paddock.plan.rights import ACCESS, WRITES

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 
 _SUB_UIDS = Path("/etc/subuid")
 _SUB_GIDS = Path("/etc/subgid")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.git.file_snapshot import FileFacts, FileSnapshot
 from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_around, repository_of

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from paddock.frozen import dataclass
 from paddock.journal.reader import Head, Journal, Loss, parse
 
 _ORIGIN = "0" * 64

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from paddock.errors import UsageError
+from paddock.frozen import dataclass
 from paddock.journal.reader import Event
 
 _AGO = re.compile(r"([0-9]{1,6})([smhd])")

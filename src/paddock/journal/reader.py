@@ -10,11 +10,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paddock.errors import JournalError
+from paddock.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

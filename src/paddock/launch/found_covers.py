@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from paddock.core import process as core
 from paddock.errors import CoreError
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 
 

@@ -5,11 +5,12 @@ together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NoReturn
 
 from paddock.core import process as core
 from paddock.errors import CoreError, HostError, JournalError
+from paddock.frozen import dataclass
 from paddock.host import Host, Terrain, measure, scan_surroundings
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make
@@ -17,6 +18,7 @@ from paddock.launch.journal_check import require_usable
 from paddock.launch.own_dirs import make_lockable
 from paddock.launch.redundant_grants import without_covered
 from paddock.plan import Plan, compile_plan
+from paddock.plan.compile import journals_of
 from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
@@ -115,11 +117,13 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
             make_lockable(origin, [walk.end.path for walk in writable])
         if writable_history.trees == host.previously_writable:
             journals = remember_journal(policy, plan, origin)
-        if (writable_history.trees, journals.paths) != (host.previously_writable, host.journals):
+        known = host
+        host = replace(host, previously_writable=writable_history.trees, journals=journals.paths)
+        if (host.previously_writable, journals_of(host, plan.journal)) != (
+            known.previously_writable,
+            journals_of(known, plan.journal),
+        ):
             # Another run was recorded meanwhile, or a journal was removed.
-            host = replace(
-                host, previously_writable=writable_history.trees, journals=journals.paths
-            )
             plan = compile_plan(policy, host, terrain)
         elif make_missing(policy, plan):
             # A created directory has an inode now, by which later runs know it.

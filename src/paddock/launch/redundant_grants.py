@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.plan.path_containment import touch, within
 from paddock.plan.plan import Files, PathGrant

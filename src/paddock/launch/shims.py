@@ -13,11 +13,11 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import HostError, UsageError
+from paddock.frozen import dataclass
 from paddock.host import measure
 from paddock.plan.compile import journals_of
 from paddock.plan.shell import inside, on_failure, outside

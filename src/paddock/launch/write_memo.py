@@ -32,14 +32,13 @@ import contextlib
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.installation import LAUNCHER, entries_of
 from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout, landlock
@@ -167,7 +166,7 @@ class Memo:
                 "plan": plan.canonical().decode("ascii"),
             }
         )
-        _write(Path(self.origin.state_dir, "plans"), self.key(), text)
+        _write(os.path.join(self.origin.state_dir, "plans"), self.key(), text)
 
     def key(self) -> str:
         launcher = os.path.join(os.path.dirname(os.path.realpath(core.program())), LAUNCHER)
@@ -245,14 +244,14 @@ def _directory_facts(path: str) -> list[int] | None:
     return facts[:5] if facts else None
 
 
-def _write(directory: Path, name: str, text: str) -> None:
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=directory, delete=False
-    ) as file:  # created with mode 0600
+def _write(directory: str, name: str, text: str) -> None:
+    """By os alone: tempfile and pathlib take longer to import than all the rest of this file."""
+    os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    unfinished = os.path.join(directory, f"tmp{os.urandom(8).hex()}")
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-    os.replace(file.name, directory / name)
-    known = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    for path in known[:-MAX_KEPT_PLANS]:
-        path.unlink()
+    os.replace(unfinished, os.path.join(directory, name))
+    known = sorted((entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(directory))
+    for _, path in known[:-MAX_KEPT_PLANS]:
+        os.unlink(path)

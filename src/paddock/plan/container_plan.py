@@ -9,9 +9,10 @@ not inside.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paddock.errors import HostError, PolicyError
+from paddock.frozen import dataclass
 from paddock.host.accounts import Accounts
 from paddock.host.facts import Host
 from paddock.plan.compile import (

@@ -4,8 +4,7 @@ them in its own way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.policy.glob import Glob
 from paddock.policy.model import Deny, Filesystem

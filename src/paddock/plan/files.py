@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.host.grant_targets import Terrain
 from paddock.plan.denied_paths import DeniedPaths, denied_paths_of

@@ -13,6 +13,7 @@ from paddock.plan.grants import TMP, RequestedGrant
 from paddock.plan.landlock_files import refuse_denied
 from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice, PathGrant
+from paddock.policy.glob import covering
 
 # The private /dev and /proc of this tier contain no foreign terminals or processes, so their
 # content can be used.
@@ -45,6 +46,7 @@ def grants_for(
         grants.append(
             PathGrant(path=TMP, access=temp, except_=(), optional=False, source="private")
         )
+    closed = denied_paths.to_everything
     for one in requested:
         if one.path == TMP:
             notices.append(
@@ -54,7 +56,7 @@ def grants_for(
                     "/tmp by its name",
                 )
             )
-        above = _above(one, denied_paths)
+        above = _above(one, closed, denied_paths)
         if above is not None:
             refuse_denied(one, above, denied_paths, notices)
             continue
@@ -73,13 +75,16 @@ def grants_for(
     return grants
 
 
-def _above(requested: RequestedGrant, denied_paths: DeniedPaths) -> str | None:
+def _above(
+    requested: RequestedGrant, closed: tuple[str, ...], denied_paths: DeniedPaths
+) -> str | None:
     """The denied path that contains the grant, if there is one."""
-    for path in denied_paths.to_everything:
+    for path in closed:
         if within(requested.path, path):
             return path
+    covers = covering(requested.path)
     for deny, glob in denied_paths.names:
-        if glob.covers(requested.path):
+        if covers(glob):
             return deny.pattern
     return None
 

@@ -5,9 +5,9 @@ every tier.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice, PathGrant

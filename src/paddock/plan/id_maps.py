@@ -8,9 +8,9 @@ fill the rest.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.accounts import Accounts, IdSpan
 from paddock.plan.plan import IdRange, Mappers
 

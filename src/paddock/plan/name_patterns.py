@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.host.grant_targets import Terrain
 from paddock.plan.denied_paths import DeniedPaths
@@ -224,7 +224,10 @@ class _NameTrees:
             return False
         by_name = any(bears(path, name) for name in group.any if name != ".git")
         return by_name or any(
-            Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home
+            Glob.parse(f"{self.home}/{name}").matches(path)
+            if "*" in name
+            else path == f"{self.home}/{name}"
+            for name in group.home
         )
 
     def _beginnings(self, group: Group) -> tuple[str, ...]:
@@ -270,7 +273,9 @@ def _any_depth_of(tree: str) -> str:
     return ANY_DEPTH if tree == "/" else f"{tree}/{ANY_DEPTH}"
 
 
-def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
+def _matches_any(pattern: str, paths: set[str]) -> bool:
+    if not paths:  # the usual case, and there are hundreds of patterns
+        return False
     glob = Glob.parse(pattern)
     return any(glob.matches(path) for path in paths)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 from paddock.core.canonical import canonical
+from paddock.frozen import dataclass
 from paddock.policy.model import (
     Action,
     CredentialKind,

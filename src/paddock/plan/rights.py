@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from paddock.frozen import dataclass
 
 from paddock.policy.landlock import LandlockKind, landlock_table
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from paddock.frozen import dataclass
 from paddock.policy.model import Access, Switch, Tier
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 
+from paddock.frozen import dataclass
 from paddock.policy.glob import Glob
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "git.tsv")

@@ -10,8 +10,9 @@ byte.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from paddock.frozen import dataclass
 from paddock.policy.model import TMP_TOKEN
 
 ANY_DEPTH = "**"
@@ -105,13 +106,9 @@ class Glob:
 
     def covers(self, path: str) -> bool:
         """Whether the path or a directory above it matches: the extent of a grant or a deny."""
-        root, rest = _split_root(path)
-        if self.floating and len(self.parts) == 2:  # ``**/name``, the most common one
-            return bool(root) and any(
-                component_matches(self.parts[1], name)
-                for name in rest.split("/")
-                if name not in ("", ".")
-            )
+        return covering(path)(self)
+
+    def _covers(self, path: str) -> bool:
         return any(len(self.parts) in states for states in self._reached(path))
 
     def may_contain(self, prefix: str) -> bool:
@@ -147,23 +144,45 @@ class Glob:
         return frozenset(states)
 
 
+def covering(path: str) -> Callable[[Glob], bool]:
+    """``Glob.covers`` for many patterns and one path, which is split once."""
+    root, rest = _split_root(path)
+    names = [name for name in rest.split("/") if name not in ("", ".")]
+
+    def covers(glob: Glob) -> bool:
+        if glob.root or len(glob.parts) != 2:
+            return glob._covers(path)
+        pattern = glob.parts[1]  # of ``**/name``, the most common one
+        if not root or "*" not in pattern:
+            return bool(root) and pattern in names
+        return any(component_matches(pattern, name) for name in names)
+
+    return covers
+
+
 def component_matches(pattern: str, name: str) -> bool:
     """Matches ``*`` against one name. Only the last ``*`` is backtracked, so the time is at most
     quadratic.
     """
+    head, star, tail = pattern.partition("*")
+    if not star:
+        return pattern == name
+    if "*" not in tail:  # most patterns have at most one, and each start matches thousands
+        long_enough = len(name) >= len(head) + len(tail)
+        return long_enough and name.startswith(head) and name.endswith(tail)
     at = in_name = 0
-    star = -1
+    last_star = -1
     resume = 0
     while in_name < len(name):
         if at < len(pattern) and pattern[at] == "*":
-            star, resume = at, in_name
+            last_star, resume = at, in_name
             at += 1
         elif at < len(pattern) and pattern[at] == name[in_name]:
             at += 1
             in_name += 1
-        elif star >= 0:
+        elif last_star >= 0:
             resume += 1
-            at, in_name = star + 1, resume
+            at, in_name = last_star + 1, resume
         else:
             return False
     return all(letter == "*" for letter in pattern[at:])

@@ -8,9 +8,11 @@ the private temporary directory gets its name when the run starts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import Enum, StrEnum
 from typing import Generic, TypeVar
+
+from paddock.frozen import dataclass
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
+from paddock.frozen import dataclass
 from paddock.policy.git_layout import patterns
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 

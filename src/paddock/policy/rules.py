@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from paddock.frozen import dataclass
 from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong

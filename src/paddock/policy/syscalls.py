@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import cache
+
+from paddock.frozen import dataclass
 
 _TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "syscalls.tsv")
 

@@ -13,10 +13,10 @@ import errno
 import os
 import shlex
 import stat
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 
 MAX_LINKS = 40  # the kernel's limit for one path
 

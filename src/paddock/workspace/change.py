@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+
+from paddock.frozen import dataclass
 
 PERMISSIONS = 0o777
 ROOT = "."

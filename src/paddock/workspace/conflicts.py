@@ -10,9 +10,10 @@ number from the start, or, if that was not recorded, be unchanged itself. A fals
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
+from paddock.frozen import dataclass
 from paddock.workspace.apply_record import Record
 from paddock.workspace.change import (
     ROOT,

@@ -5,8 +5,9 @@ is not a change of the host's object.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from paddock.frozen import dataclass
 from paddock.workspace.change import inside
 from paddock.workspace.protected_names import NameGlobs
 

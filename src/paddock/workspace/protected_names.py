@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 from paddock.workspace.change import ROOT

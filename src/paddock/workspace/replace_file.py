@@ -9,8 +9,8 @@ import contextlib
 import errno
 import os
 import shutil
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.workspace import system_calls
 from paddock.workspace.apply_record import ApplyStep, Record
 from paddock.workspace.change import FileVersion, Type

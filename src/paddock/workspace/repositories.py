@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from paddock.frozen import dataclass
 from paddock.policy.git_layout import GIT, MAKING, is_part, is_written, make_one
 from paddock.workspace.change import ROOT, Change, above, inside
 from paddock.workspace.dir_fd_access import entry, parent_of

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.apply_record import Record
 from paddock.workspace.change import Change

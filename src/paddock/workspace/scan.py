@@ -19,8 +19,8 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.workspace.change import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
 from paddock.workspace.dir_fd_access import (
     BLOCK_BYTES,

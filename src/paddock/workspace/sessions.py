@@ -14,9 +14,10 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paddock.errors import SessionError
+from paddock.frozen import dataclass
 from paddock.policy.glob import GlobError
 from paddock.workspace.dir_fd_access import DIRECTORY, opened_directory, remove_all
 from paddock.workspace.masked_names import HiddenNames

@@ -9,8 +9,9 @@ minutes for hostile texts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from paddock.frozen import dataclass
 
 CONTEXT_LINES = 3
 MAX_EDITS = 1000  # about half a second for the worst pair of texts

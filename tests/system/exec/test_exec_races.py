@@ -4,7 +4,7 @@ The kernel reads path and arguments again after they were judged, and opens file
 These tests change both as fast as possible while the calls wait. The control is the same race under
 a gate that only checks and continues.
 
-`make test` makes 400 calls in each race, `make stress` up to some ten thousand.
+`make test` makes 200 calls in each race, `make stress` up to some ten thousand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.stress import amount
 from tests.support.tester import Outcome
 from tests.support.waiting import NeverHappened
 
-CALLS = amount(ordinary=400, first=100, more=1000)
+CALLS = amount(ordinary=200, first=300, more=1000)
 NAIVE_CALLS = 400
 MOST_RUNS = 100
 TIMEOUT_S = 60 + CALLS / 50

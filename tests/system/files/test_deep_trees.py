@@ -122,7 +122,7 @@ def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
 def test_a_signal_stops_the_last_scan_and_the_run_says_so(
     full: SandboxRunner, number: signal.Signals
 ) -> None:
-    wide = "import os\nfor i in range(30000): os.mkdir(f'{i:05}')\nprint('made', flush=True)"
+    wide = "import os\nfor i in range(10000): os.mkdir(f'{i:05}')\nprint('made', flush=True)"
     with full.starting(["python3", "-c", wide], "--quiet") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "made\n"

@@ -254,7 +254,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     the run.
     """
     held = limited.sandbox.tier == "full"
-    argv = limited.sandbox.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
+    argv = limited.sandbox.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=3))
     with limited.sandbox.tester.starting(
         [*limited.cgroups.prefix(), *argv], cwd=limited.sandbox.tree.project, as_root=True
     ) as bomb:
@@ -268,7 +268,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         said = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
-    assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
+    assert ("ended: wall_s 3 exceeded" if held else "ended: processes 40 exceeded") in said
     # The two processes of Paddock. In the landlock tier also processes that a bomb starts between
     # two checks, up to the safe limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
@@ -505,7 +505,7 @@ def _empty_shared_memory(sandbox: SandboxRunner) -> None:
 
 def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> None:
     limited = given("pids")
-    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=5)
+    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=3)
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 137, str(outcome)
     assert [(met["limit"], met["means"]) for met in limited.met()] == [

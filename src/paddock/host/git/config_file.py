@@ -7,7 +7,8 @@ refuse ends at its first error.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from paddock.frozen import dataclass
 
 _KEY = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 _SECTION = _KEY | {"."}

@@ -13,8 +13,8 @@ agreed before any run could write them (``worktree_links.py`` records this).
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository
 

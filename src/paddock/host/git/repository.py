@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.git.file_snapshot import FileSnapshot
 
 

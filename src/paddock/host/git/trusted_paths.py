@@ -11,11 +11,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.host.git.config_file import ConfigEntry, entries
 from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository

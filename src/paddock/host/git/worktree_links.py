@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 
 STORE = "worktrees"
 

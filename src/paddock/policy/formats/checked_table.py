@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.formats.expand import wrong
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.formats.toml_line_numbers import Path

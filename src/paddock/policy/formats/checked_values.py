@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.policy.formats.expand import CWD_TOKEN, Expander, wrong
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.glob import ANY_DEPTH, Glob, GlobError

@@ -8,9 +8,8 @@ Otherwise the environment could change the meaning of the policy. ``$$`` is a do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.model import COMMAND_LINE, TMP_TOKEN, Source
 from paddock.policy.trust.origin import Origin
 

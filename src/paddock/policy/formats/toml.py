@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander

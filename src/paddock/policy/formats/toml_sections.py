@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from paddock.frozen import dataclass
 from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import wrong

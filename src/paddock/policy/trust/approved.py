@@ -9,8 +9,9 @@ configuration is denied to every command.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from paddock.frozen import dataclass
 from paddock.policy.formats.checked_table import Table
 from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander

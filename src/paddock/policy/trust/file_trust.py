@@ -15,9 +15,9 @@ import os
 import shlex
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.path_list import facts_of
 from paddock.policy.trust.trusted_list import TrustedList, read_all, reason_of

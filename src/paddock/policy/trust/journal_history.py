@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from paddock.frozen import dataclass
 from paddock.policy.trust.path_list import PathListFile, StoredPaths
 from paddock.text.path_walk import follow
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from paddock.errors import UsageError
+from paddock.frozen import dataclass
 from paddock.policy.trust.journal_history import EMPTY_JOURNAL_HISTORY, JournalHistory
 from paddock.policy.trust.trusted_list import TrustedList
 from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory

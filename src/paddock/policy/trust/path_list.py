@@ -11,9 +11,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ search does not continue.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import COMMAND_LINE, Source

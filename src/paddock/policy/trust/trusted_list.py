@@ -8,9 +8,9 @@ import errno
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 
 MAX_FILE_BYTES = 1024 * 1024
 STORE = "trusted"

@@ -11,9 +11,10 @@ files that a command left in it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from paddock.errors import PolicyError
+from paddock.frozen import dataclass
 from paddock.policy.trust.path_list import PathListFile
 from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follow
 
