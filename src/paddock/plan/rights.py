@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from paddock.frozen import dataclass
-
 from paddock.policy.landlock import LandlockKind, landlock_table
 
 KERNEL_OF_ABI = MappingProxyType(
