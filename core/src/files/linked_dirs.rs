@@ -127,7 +127,7 @@ impl Visitor for LinkVisitor {
         _verdict: NameDecision,
         _look: NameMatch,
     ) -> Result<Option<Below>, WalkError> {
-        Ok(Some(Below::Locked)) // there each symlink has a verdict, and nothing else
+        Ok(Some(Below::Locked)) // there each symlink has a decision, and nothing else
     }
 
     fn found(

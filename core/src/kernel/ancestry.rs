@@ -17,9 +17,9 @@ pub fn parent_chain() -> Vec<Vec<u8>> {
         let pid = next;
         let mut entry;
         match read_stat(pid) {
-            Some(read_stat) => {
-                entry = read_stat.comm;
-                next = read_stat.parent;
+            Some(stat) => {
+                entry = stat.comm;
+                next = stat.parent;
             }
             None => {
                 entry = b"?".to_vec();

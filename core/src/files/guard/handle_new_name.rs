@@ -627,7 +627,7 @@ impl Visitor for NameHandler<'_> {
     }
 }
 
-/// Writes a new file in a directory, in the place of one that was taken away.
+/// Writes a new file in a directory, in the place of a quarantined one.
 fn write_new(dir: &Dir<'_>, name: &CStr, mode: u32, content: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir.fd, name, flags, Mode::from_raw_mode(mode & 0o777))?;

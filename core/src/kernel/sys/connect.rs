@@ -18,7 +18,7 @@ pub fn duplicate_descriptor(thread: u32, number: i32) -> Result<OwnedFd> {
     let open = |flags: u32| check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) });
     // Before Linux 6.9 only a whole process has a pidfd.
     let handle = open(PIDFD_THREAD).or_else(|_| open(0))?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(handle as i32) };
     // SAFETY: takes numbers, makes a new descriptor.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_getfd, handle.as_raw_fd(), number, 0) })?;

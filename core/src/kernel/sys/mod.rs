@@ -264,7 +264,7 @@ pub fn child_usage() -> ChildUsage {
 
 /// An ordinary fork. The child ends with the return value of the closure.
 pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
-    // SAFETY: this process has one thread, so the copy holds no lock that nobody would release.
+    // SAFETY: this process has one thread, so no lock of the copy belongs to a missing thread.
     match unsafe { libc::fork() } {
         0 => {
             let status = child();
@@ -284,7 +284,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
 pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     let flags = (flags | libc::SIGCHLD) as libc::c_long;
     // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this
-    // process has one thread, so the copy holds no lock that nobody would release.
+    // process has one thread, so no lock of the copy belongs to a missing thread.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => {
             let status = child();
@@ -325,7 +325,7 @@ pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
             size_of::<MountAttributes>(),
         )
     })?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -426,7 +426,7 @@ pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<
             0,
         )
     })?;
-    // SAFETY: the kernel just made this descriptor for us, marked close-on-exec; nobody else owns
+    // SAFETY: the kernel just made this descriptor, marked close-on-exec, and no other value owns
     // it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
@@ -511,7 +511,7 @@ pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
         Err(Errno::INVAL) => set_filter(instructions, listener)?,
         fd => fd?,
     };
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -594,7 +594,7 @@ pub fn process_info(thread: u32) -> Result<ProcessInfo> {
     const WANTED_FIELDS: u64 = 0b11; // numbers, user
     // SAFETY: takes numbers, makes a new descriptor.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })? as i32;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut info = ProcessInfo { mask: WANTED_FIELDS, ..ProcessInfo::default() };
     // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no

@@ -149,7 +149,7 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -181,7 +181,7 @@ pub fn child_signal_descriptor() -> Result<OwnedFd> {
     let fd =
         unsafe { libc::signalfd(-1, &child_signal_set(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor, and no other value owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -5,6 +5,7 @@
 //! every wait has a deadline. The sockets that it accepts from were created in the command's
 //! network namespace. The sockets that it creates belong to the host's network.
 
+mod accept_connections;
 pub mod byte_pump;
 mod connect_or_refuse;
 pub mod connection;
@@ -17,6 +18,7 @@ pub mod dns_stub;
 pub mod guarded_addresses;
 pub mod host_resolver;
 pub mod http_handover;
+mod name_files;
 mod pending_connections;
 mod proxy;
 pub mod refusal_response;
@@ -28,7 +30,7 @@ pub mod synthetic_addresses;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -36,13 +38,13 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, sockopt};
-use rustix::process::{Resource, Rlimit};
+use rustix::net::sockopt;
 
+use self::accept_connections::{ListenerKind, RelayListener, connection_limit};
 use self::byte_pump::PumpTools;
 use self::connection::{Connection, ConnectionSide, Direction, PendingReason, Turn};
 use self::decision_log::{
-    ConnectionResult, DecisionLayer, DecisionLog, RelayDecision, SupervisorMessage, Traffic,
+    ConnectionResult, DecisionLog, RelayDecision, SupervisorMessage, Traffic,
 };
 use self::dial_for_http_helper::UpstreamDial;
 use self::dns_stub::{DnsStream, DnsStub, StreamTurn};
@@ -53,7 +55,6 @@ use self::pending_connections::RelayQuestions;
 use self::refusal_response::{DENIED_STATUS, RefusalText};
 use self::socket_owner::OwnerLookup;
 use self::splice_pipes::Pipes;
-use super::namespace::PROXY;
 use super::parse::http_request::MAX_HEAD_BYTES;
 use super::rules::host_table::HostTable;
 use super::supervisor::proxy_password::ProxyToken;
@@ -63,14 +64,8 @@ use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::plan::host_name::HostName;
 use crate::plan::{self, PublishedPort};
 
-/// Connections at once, if there are enough descriptors.
-const MAX_CONNECTIONS: usize = 10_000;
-
 /// Pipes at once. A direction without a pipe copies.
 const MAX_PIPES: usize = 128;
-
-/// Descriptors for listeners, epoll, standard descriptors and files.
-const RESERVED_DESCRIPTORS: usize = 64;
 
 /// Connections of one listener, or questions of one socket, before others get their turn.
 const MAX_PER_TURN: usize = 64;
@@ -144,22 +139,6 @@ const HANDOVER: u64 = 6;
 
 fn event(kind: u64, generation: u16, index: usize) -> u64 {
     kind << 56 | u64::from(generation) << 32 | index as u64
-}
-
-struct RelayListener {
-    socket: OwnedFd,
-    kind: ListenerKind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ListenerKind {
-    /// Any destination.
-    AnyHost,
-    /// This port of the host.
-    Local(u16),
-    Published(PublishedPort),
-    /// A client that the supervisor passes on.
-    Proxy,
 }
 
 /// A slot for a connection. The generation tells late events of an earlier connection apart.
@@ -392,101 +371,11 @@ impl<'t> Relay<'t> {
             else {
                 break;
             };
-            if let Some(answer_names) =
+            if let Some(answer) =
                 self.stub.answer(&self.tools.scratch[..length], &mut self.decisions, self.now)
             {
-                let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer_names);
+                let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer);
             }
-        }
-    }
-
-    fn accept(&mut self, index: usize) {
-        for _ in 0..MAX_PER_TURN {
-            if self.slots.len() - self.free.len() >= self.max_connections {
-                return self.stop_accepting();
-            }
-            if self.decisions.is_behind() {
-                return;
-            }
-            let listener = &self.listeners[index];
-            match rustix::net::accept_with(
-                &listener.socket,
-                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            ) {
-                Ok(client) => {
-                    let kind = listener.kind;
-                    self.begin_connection(client, kind);
-                }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    return self.stop_accepting();
-                }
-                // The client closed it before accept.
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Until a connection ends, new ones wait in the listeners' queues.
-    fn stop_accepting(&mut self) {
-        self.is_full = true;
-        self.set_listener_events(EventFlags::empty());
-        self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
-        if !self.was_full {
-            self.was_full = true;
-            let reason = Some("too many connections are open: new ones wait until others end");
-            self.decisions
-                .report(&RelayDecision { reason, ..RelayDecision::denial(DecisionLayer::Connect) });
-        }
-    }
-
-    fn accept_again(&mut self) {
-        if self.is_full && self.slots.len() - self.free.len() < self.max_connections {
-            self.is_full = false;
-            self.set_listener_events(EventFlags::IN);
-        }
-    }
-
-    fn set_listener_events(&self, flags: EventFlags) {
-        for (index, listener) in self.listeners.iter().enumerate() {
-            let _ = epoll::modify(
-                &self.epoll,
-                &listener.socket,
-                EventData::new_u64(event(LISTENER, 0, index)),
-                flags,
-            );
-        }
-    }
-
-    /// Starts a connection of a program inside, or one to a published port.
-    fn begin_connection(&mut self, client: OwnedFd, kind: ListenerKind) {
-        let dialled = rustix::net::getsockname(&client).and_then(SocketAddr::try_from);
-        let Ok(dialled) = dialled else { return };
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(PeerSlot { generation: 0, peer: None });
-            self.slots.len() - 1
-        });
-        let generation = self.slots[index].generation;
-        if kind == ListenerKind::AnyHost && dialled.port() == 53 {
-            self.begin_dns_stream(client, generation, index);
-        } else if kind == ListenerKind::Proxy
-            || (kind == ListenerKind::AnyHost && dialled.ip() == PROXY.ip())
-        {
-            self.begin_proxy_greeting(client, generation, index);
-        } else {
-            self.begin_relaying(client, dialled, kind, generation, index);
-        }
-    }
-
-    fn begin_dns_stream(&mut self, client: OwnedFd, generation: u16, index: usize) {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let number = event(CLIENT, generation, index);
-        if epoll::add(&self.epoll, &client, EventData::new_u64(number), flags).is_ok() {
-            self.slots[index].peer =
-                Some(Peer::DnsStream(Box::new(DnsStream::new(client, self.now))));
-            self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
-        } else {
-            self.free_slot(index);
         }
     }
 
@@ -703,18 +592,6 @@ impl<'t> Relay<'t> {
             self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         }
     }
-}
-
-/// Raises the descriptor limit to its maximum. Each connection needs two descriptors.
-fn connection_limit() -> usize {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ =
-        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let actual = rustix::process::getrlimit(Resource::Nofile)
-        .current
-        .map_or(usize::MAX, |max_connections| max_connections as usize);
-    let others = RESERVED_DESCRIPTORS + 2 * MAX_PIPES + 2 * host_resolver::MAX_LOOKUPS;
-    (actual.saturating_sub(others) / 2).clamp(1, MAX_CONNECTIONS)
 }
 
 #[cfg(test)]

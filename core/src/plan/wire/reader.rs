@@ -2,8 +2,8 @@
 //! (src/paddock/plan/plan.py).
 //!
 //! A general JSON reader checks each byte for blanks, escapes and invalid UTF-8, which took a third
-//! of a launch. Text with blanks, other characters or other numbers is not ours, and is refused.
-//! The order of keys is not checked.
+//! of a launch. Text with blanks, other characters or other numbers is not canonical, and is
+//! refused. The order of keys is not checked.
 
 use std::borrow::Cow;
 use std::fmt;

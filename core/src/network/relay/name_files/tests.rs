@@ -1,4 +1,4 @@
-use crate::network::relay::host_resolver::*;
+use super::*;
 
 fn name(text: &str) -> HostName {
     HostName::read(text.as_bytes()).unwrap()
