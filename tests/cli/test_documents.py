@@ -225,9 +225,9 @@ def test_every_command_of_the_documents_runs(
 
 def test_the_documents_say_that_the_network_is_open_by_default() -> None:
     for document in ("README.md", "docs/allow-a-host.md"):
-        said = [
+        output = [
             line
             for line in (REPOSITORY / document).read_text().splitlines()
             if "network is open" in line
         ]
-        assert any("127.0.0.1 included" in line for line in said), document
+        assert any("127.0.0.1 included" in line for line in output), document

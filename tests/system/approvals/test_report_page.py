@@ -81,9 +81,9 @@ def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page)
         "[...document.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().height)"
     )
     assert min(heights) > 10
-    said = page.tell("document.body.innerText")
-    assert "no-touching" in said
-    assert "<b>x" in said
+    output = page.tell("document.body.innerText")
+    assert "no-touching" in output
+    assert "<b>x" in output
     assert (
         page.tell("getComputedStyle(document.body).maxWidth") != "none"
     )  # the style of the report is applied
@@ -93,9 +93,9 @@ def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page)
 
 def test_hostile_events_stay_text(sandbox: SandboxRunner, page: Page) -> None:
     shown(sandbox, page, everything(text=EVIL))
-    said = page.tell("document.body.innerText")
-    assert "<script>alert(1)</script>" in said
-    assert "<img src=//evil.example/x" in said
+    output = page.tell("document.body.innerText")
+    assert "<script>alert(1)</script>" in output
+    assert "<img src=//evil.example/x" in output
     assert page.tell("document.title").count("alert") == 0
     for letter in ("\u202e", "\x1b", "\x00"):
         assert not page.tell(f"document.documentElement.textContent.includes({json.dumps(letter)})")

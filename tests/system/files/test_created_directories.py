@@ -15,8 +15,8 @@ from tests.support.tree import SECRET, ProjectTree, Snapshot
 def policy(
     tree: ProjectTree, path: Path | str, *, key: str = "allow_globs", create: bool = True
 ) -> Path:
-    said = ", create = true" if create else ""
-    text = f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{path}"{said} }}]\n'
+    flag = ", create = true" if create else ""
+    text = f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{path}"{flag} }}]\n'
     return tree.put(tree.root / "p.toml", text)
 
 
@@ -126,13 +126,13 @@ def test_a_directory_that_can_not_be_made_stops_run_and_dry_run(
     shut = tree.make(tree.root / "shut")
     shut.chmod(0o555)
     file = policy(tree, f"{shut}/out/**")
-    said = [
+    flag = [
         paddock(sandbox, "run", *flags, "--policy", file, "--", "true")
         for flags in ([], ["--dry-run"])
     ]
-    assert [one.exit_code for one in said] == [125, 125], said
-    assert said[0].stderr == said[1].stderr
-    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in said[0].stderr
+    assert [one.exit_code for one in flag] == [125, 125], flag
+    assert flag[0].stderr == flag[1].stderr
+    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in flag[0].stderr
     shut.chmod(0o755)
     assert paddock(sandbox, "run", "--policy", file, "--", "true").exit_code == 0
     assert (shut / "out").is_dir()

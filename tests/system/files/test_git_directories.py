@@ -341,10 +341,12 @@ class Bare:
     def logs(self) -> Path:
         return self.top / ".bare/worktrees/feature/logs"
 
-    def run(self, script: str, *, cwd: Path, fenced: bool = True) -> Outcome:
+    def run(self, script: str, *, cwd: Path, sandboxed: bool = True) -> Outcome:
         words = ["sh", "-c", f"echo started; {_WHO}{script}"]
         return (
-            self.sandbox.inside(words, cwd=cwd) if fenced else self.sandbox.outside(words, cwd=cwd)
+            self.sandbox.inside(words, cwd=cwd)
+            if sandboxed
+            else self.sandbox.outside(words, cwd=cwd)
         )
 
     def commits(self) -> None:
@@ -380,7 +382,7 @@ def test_no_link_is_planted_in_a_bare_repository(bare: Bare, workspace: str) -> 
     assert not (bare.logs / "HEAD").is_symlink()
     bare.commits()
     assert bare.victim.read_text() == "mine\n"
-    bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top, fenced=False)
+    bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top, sandboxed=False)
     bare.commits()
     assert "written through" in bare.victim.read_text(), "the plant is good"
 
@@ -394,7 +396,7 @@ def test_files_that_git_obeys_in_a_bare_repository_stay_unchanged(bare: Bare, pa
     before = place.read_bytes() if place.exists() else None
     assert bare.run(f"echo evil > {place}", cwd=bare.top).started
     assert (place.read_bytes() if place.exists() else None) == before
-    assert bare.run(f"echo evil > {place}", cwd=bare.top, fenced=False).exit_code == 0
+    assert bare.run(f"echo evil > {place}", cwd=bare.top, sandboxed=False).exit_code == 0
 
 
 def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:

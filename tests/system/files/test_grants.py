@@ -114,10 +114,10 @@ def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
 ) -> None:
     """F-086: a script in each kind."""
     place = furnish(tree)
-    said = "" if execute is None else f", execute = {str(execute).lower()}"
+    flag = "" if execute is None else f", execute = {str(execute).lower()}"
     file = tree.put(
         tree.root / "p.toml",
-        f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{said} }}]\n',
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{flag} }}]\n',
     )
     for act, allowed in (
         (("execute", place / "tool"), runs),
@@ -357,11 +357,11 @@ def test_check_and_explain_report_a_lost_listing_and_run_does_not(
     )
     assert sandbox.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
     assert sandbox.outside(lists).answer.startswith("ok")
-    said = f"is denied inside {place}, so the command cannot list {place}"
+    denial = f"is denied inside {place}, so the command cannot list {place}"
     checked = sandbox.tester.run([sandbox.installation.paddock, "check", file], cwd=tree.project)
     assert checked.exit_code == 0
     assert (
-        f"note: {file}:4: {place}/private ({file}:5) {said} in the landlock tier\n"
+        f"note: {file}:4: {place}/private ({file}:5) {denial} in the landlock tier\n"
         in checked.stderr
     )
     words: list[Word] = [
@@ -373,7 +373,7 @@ def test_check_and_explain_report_a_lost_listing_and_run_does_not(
         file,
     ]
     explained = sandbox.tester.run(words, cwd=tree.project)
-    assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
+    assert f"{file}:4: {place}/private {denial}" in " ".join(explained.stdout.split())
 
 
 def test_directories_above_a_denied_path_cannot_be_renamed(

@@ -138,8 +138,8 @@ def test_targets_of_links_in_denied_directories_are_closed(
     assert denied.stdout == f"started\nmine\n{SECRET}\n", str(denied)
     assert denied.stderr.count("Permission denied") == len(SECRETS) + 1, str(denied)
     for name in SECRETS.values():
-        told = why(sandbox, linked / name, "read")
-        assert "denied" in told.stdout, str(told)
+        reported = why(sandbox, linked / name, "read")
+        assert "denied" in reported.stdout, str(reported)
     control = sandbox.outside(words)
     assert control.stdout.count(SECRET) == len(SECRETS) + 2, str(control)
 

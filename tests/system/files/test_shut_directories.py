@@ -264,9 +264,9 @@ def test_names_planted_behind_a_shut_workspace_do_not_stay(full: SandboxRunner, 
     project = full.tree.project
     assert full.outside(["git", "init", "-q"]).exit_code == 0
     full.tree.make(project / "sub")
-    told = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
+    reported = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
     project.chmod(0o755)
-    assert "planted" in told.stdout, str(told)
+    assert "planted" in reported.stdout, str(reported)
     assert (project / "sub" / "plain").read_text() == "planted\n", "the control: what is free stays"
     assert not (project / ".git" / "commondir").exists()
     assert not (project / "sub" / ".envrc").exists()
@@ -297,7 +297,7 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
     full: SandboxRunner,
 ) -> None:
     full.tree.put(full.tree.project / "deploy" / ".env", SECRET)
-    told = play(
+    reported = play(
         full,
         """
         said = []
@@ -307,7 +307,7 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
         tell(*said)
         """,
     )
-    assert told == [["", "started\n"]]
+    assert reported == [["", "started\n"]]
     (full.tree.project / "deploy").chmod(0o700)
     assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
 

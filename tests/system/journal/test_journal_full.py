@@ -90,9 +90,9 @@ def test_events_lost_on_a_full_disk_are_counted_when_there_is_room(
     count = missing(events)
     assert TRIES < count <= 2 * TRIES + 1
     assert kinds(events).count("exec") + count == EXECS
-    told = kinds(events).index("journal.lost")
-    assert events[told]["reason"] == "ENOSPC"
-    assert kinds(events)[told + 1 :].count("exec") == 1, "it stands where the gap is"
+    reported = kinds(events).index("journal.lost")
+    assert events[reported]["reason"] == "ENOSPC"
+    assert kinds(events)[reported + 1 :].count("exec") == 1, "it stands where the gap is"
     assert kinds(events)[-1] == "session.end"
 
     session = str(events[0]["session"])

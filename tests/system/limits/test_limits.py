@@ -265,10 +265,10 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         )
         assert bomb.wait(timeout=120) == 137
         assert bomb.stderr
-        said = bomb.stderr.read()
+        output = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
-    assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
+    assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in output
     # The two processes of Paddock. In the landlock tier also processes that a bomb starts between
     # two checks, up to the safe limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)

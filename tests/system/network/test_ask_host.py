@@ -205,10 +205,10 @@ def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(
         run.call()
         assert run.answered() in REFUSED
         assert server.heard() == []
-        said = run.ended()
-        assert said.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1, (
-            said
-        )
+        output = run.ended()
+        assert (
+            output.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1
+        ), output
     assert [(event["action"], event["by"]) for event in decided(full_network)] == [
         ("deny", "test"),
         ("deny", None),

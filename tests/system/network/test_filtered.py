@@ -65,14 +65,14 @@ def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
     events = full_network.events()
     assert [event["event"] for event in events] == ["session.start", "network", "session.end"]
     assert events[0]["actual"]["network"] == "filtered"
-    told = events[1]
-    assert (told["layer"], told["action"], told["address"], told["port"]) == (
+    reported = events[1]
+    assert (reported["layer"], reported["action"], reported["address"], reported["port"]) == (
         "connect",
         "deny",
         address,
         int(port),
     )
-    assert told["exe"] == os.path.realpath(full_network.python)
+    assert reported["exe"] == os.path.realpath(full_network.python)
     assert (
         f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} ("
         in outcome.stderr
@@ -228,13 +228,13 @@ else:
     with full_network.running(FILTERED, script) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
-        (told,) = wait_for(
+        (reported,) = wait_for(
             lambda: [one for one in full_network.events() if one["event"] == "network"] or None,
             "an event",
         )
         (command,) = _inside(process.pid)
         (child,) = map(int, Path(f"/proc/{command}/task/{command}/children").read_text().split())
-        assert (told["pid"], told["exe"]) == (child, os.path.realpath(full_network.python))
+        assert (reported["pid"], reported["exe"]) == (child, os.path.realpath(full_network.python))
 
 
 def test_a_name_server_on_loopback_answers_by_tcp_as_well(full_network: NetworkRunner) -> None:
@@ -317,8 +317,8 @@ def test_a_missing_feature_is_named_and_nothing_runs(
             return outcome.exit_code, outcome.stdout, outcome.stderr
 
     assert run("--landlock-abi", "7")[:2] == (0, "ran\n")
-    code, said, complaint = run(*lacking)
-    assert (code, said) == (125, "")
+    code, output, complaint = run(*lacking)
+    assert (code, output) == (125, "")
     assert f"cannot create the network of the command: {words}" in complaint
     assert hint in complaint.splitlines()[1]
     assert full_network.events()[-1]["event"] == "session.refused"

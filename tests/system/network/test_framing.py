@@ -74,11 +74,11 @@ def test_a_body_that_servers_do_not_expect_is_refused(method: str, chunked: bool
     with routed(("*", "/items")) as (server, relay):
         with talking(relay) as client:
             client.sendall(head + framing + b"\r\n\r\n" + body)
-            said = all_of(client)
-        assert said.startswith(b"HTTP/1.1 403 ")
+            output = all_of(client)
+        assert output.startswith(b"HTTP/1.1 403 ")
         assert (
             method == "HEAD"
-            or f'body_methods = ["{method}"] in [network.routes.api]'.encode() in said
+            or f'body_methods = ["{method}"] in [network.routes.api]'.encode() in output
         )
         assert seen(server) == []
         for none in (b"", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n"):

@@ -70,7 +70,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         assert process.stdout.readline() == "over\n", "the run goes on"
         assert process.wait(120) == 0
         assert process.stderr is not None
-        said = process.stderr.read()
+        output = process.stderr.read()
     assert [one.header("authorization") for one in server.asked] == (
         [f"Bearer {SECRET}"] if comes else []
     )
@@ -78,7 +78,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         assert status == "200"
     else:
         assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
-        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in said
+        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in output
 
 
 def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
@@ -145,9 +145,9 @@ print("over")
         os.write(writer, b"go on\n")
         assert process.stdout.readline() == "over\n"
         assert process.wait(120) == 0
-        said = process.stderr.read()
+        output = process.stderr.read()
     assert (
-        said.count(
+        output.count(
             "routes and inspected hosts cannot be reached any more: the HTTP helper: "
             "it was "
             "killed by SIGKILL"

@@ -150,20 +150,20 @@ def test_a_server_acts_on_the_judged_request(
         file = full.tree.put(full.tree.root / "protocol.toml", policy(served, key))
         words: list[Word] = [need_program("python3"), player, script]
         outcome = clients.outside(full.command(words, "--policy", file))
-        told = [json.loads(line) for line in outcome.stdout.splitlines()[1:]]
-        assert len(told) == CONNECTIONS, outcome
+        reported = [json.loads(line) for line in outcome.stdout.splitlines()[1:]]
+        assert len(reported) == CONNECTIONS, outcome
         found = wrongs(served, played, full)
         if found and seed not in kept():
             with SEEDS.open("a") as kept_file:
                 kept_file.write(f"{seed}  # {found[0]}\n")
         assert not found, f"seed {seed}: {json.dumps(found, indent=1)}"
-        assert not any(SECRET in one["said"] for one in told), f"seed {seed}"
-        answered = [status for one in told for status in one["statuses"]]
+        assert not any(SECRET in one["said"] for one in reported), f"seed {seed}"
+        answered = [status for one in reported for status in one["statuses"]]
         for status in (200, 400, 403):
             assert answered.count(status) > CONNECTIONS // 10, f"it is alive, and says no: {status}"
         ways = {
             play.endpoint.way
-            for play, one in zip(played, told, strict=True)
+            for play, one in zip(played, reported, strict=True)
             if 200 in one["statuses"]
         }
         assert ways == {"route", "inspect", "relay"}

@@ -663,23 +663,23 @@ def test_dry_run_shows_routes(full: SandboxRunner) -> None:
             ),
         )
 
-        def said(*words: Word) -> Outcome:
+        def output(*words: Word) -> Outcome:
             return full.tester.run(
                 [full.installation.paddock, *words, "--policy", file], cwd=full.tree.project
             )
 
-        shown = said("explain").stdout
+        shown = output("explain").stdout
         assert f"http://api.paddock.internal → http://127.0.0.1:{server.port}" in shown
         assert "GET /v1/**" in shown
         assert "env:ROUTE_KEY" in shown
-        found = said("why", "--host", "api.paddock.internal:80")
+        found = output("why", "--host", "api.paddock.internal:80")
         assert (found.exit_code, f"http://127.0.0.1:{server.port}" in found.stdout) == (0, True), (
             found
         )
-        absent = said("why", "--host", "none.paddock.internal:80")
+        absent = output("why", "--host", "none.paddock.internal:80")
         assert (absent.exit_code, "no route has this name" in absent.stdout) == (1, True), absent
         assert "--allow-domain" not in absent.stdout
-        direct = said("why", "--host", f"127.0.0.1:{server.port}")
+        direct = output("why", "--host", f"127.0.0.1:{server.port}")
         assert (
             direct.exit_code,
             "only a route with endpoint rules leads to this host" in direct.stdout,

@@ -298,8 +298,8 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(
             )
             assert refused.stdout.split() == ["started", "EACCES", "EACCES"], str(refused)
             assert server.heard() == []
-    told = [event for event in landlock_network.events() if event["event"] == "network"]
-    assert {(one["action"], one["address"], one["port"]) for one in told} == {
+    reported = [event for event in landlock_network.events() if event["event"] == "network"]
+    assert {(one["action"], one["address"], one["port"]) for one in reported} == {
         ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
     }  # fmt: skip
     assert (

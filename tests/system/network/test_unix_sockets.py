@@ -353,9 +353,9 @@ def test_a_service_that_comes_during_the_run_is_covered(
                 service = stack.enter_context(listening(str(path)))
         masked = wait_for(lambda: masked_names(full) or None, "it is covered")
         assert masked == [str(path)]
-        said, errors = inside.communicate("go\n", timeout=120)
-        assert len(said.splitlines()) == len(names), said + errors
-        assert "ok" not in said.split()
+        output, errors = inside.communicate("go\n", timeout=120)
+        assert len(output.splitlines()) == len(names), output + errors
+        assert "ok" not in output.split()
         assert service.heard == []
         control = full.outside(ways(path, *names), env={"HERE": str(tree.project)})
         assert reached(control) == ["ok"] * len(names), str(control)

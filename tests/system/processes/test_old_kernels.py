@@ -219,9 +219,9 @@ def test_doctor_fails_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> No
     doctor: list[Word] = [sandbox.installation.paddock, "doctor", "--tier", "landlock"]
     assert sandbox.outside(doctor).exit_code == 0
     for options in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
-        told = sandbox.outside([*older(sandbox, *options), *doctor])
-        assert told.exit_code != 0, str(told)
-        assert "Traceback" not in told.stderr
+        reported = sandbox.outside([*older(sandbox, *options), *doctor])
+        assert reported.exit_code != 0, str(reported)
+        assert "Traceback" not in reported.stderr
 
 
 @pytest.mark.parametrize(

@@ -328,12 +328,12 @@ def test_rules_see_a_shell_by_its_own_path(full: SandboxRunner) -> None:
     )
     assert "past" not in direct.stdout, str(direct)
     assert "PermissionError" in direct.stderr
-    told = [event for event in full.events() if event["event"] == "exec"]
-    assert {event["exe"] for event in told if event["rule_id"] == "no-zap"} == {"/usr/bin/bash"}
+    reported = [event for event in full.events() if event["event"] == "exec"]
+    assert {event["exe"] for event in reported if event["rule_id"] == "no-zap"} == {"/usr/bin/bash"}
     assert any(
         "only the intercepted shell may start the real shell" in str(event["reason"])
-        for event in told
-    ), str(told)
+        for event in reported
+    ), str(reported)
 
 
 ASKING = """

@@ -87,12 +87,12 @@ def test_a_diff_of_hostile_files_ends(cow: Cow) -> None:
     assert shown.exit_code == 0
     assert len(shown.stdout) < 10 << 20
     assert max(map(len, shown.stdout.splitlines())) < 5000
-    for said in (
+    for output in (
         "added    zeros\n  too large to show, 3 MB",
         "added    yes\n  too large",
         "added    nul\n  binary, 3 B",
     ):
-        assert said in shown.stdout
+        assert output in shown.stdout
 
 
 @pytest.mark.parametrize("mode", ["0500", "0300", "0000"])

@@ -38,11 +38,11 @@ class Shell:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{line}; echo .done\n")
         self.process.stdin.flush()
-        said = ""
+        output = ""
         while (more := self.process.stdout.readline()) != ".done\n":
-            assert more, f"it has ended after {said}"
-            said += more
-        return said
+            assert more, f"it has ended after {output}"
+            output += more
+        return output
 
     @contextmanager
     def unguarded(self) -> Iterator[None]:
@@ -283,7 +283,7 @@ def test_a_file_of_an_exchanged_directory_is_not_overwritten(
     )
     done(cow, f"{write}; echo session > one/sub/g", noted=noted)
     exchange(cow, "one", "two")
-    assert all(said.endswith("!conflict") for said in cow.diff().values()), cow.diff()
+    assert all(output.endswith("!conflict") for output in cow.diff().values()), cow.diff()
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "one/f").read_text() == "two\n"
     assert (cow.workspace / "one/sub/g").read_text() == "2\n"

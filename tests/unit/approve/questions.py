@@ -73,11 +73,11 @@ class Core:
 
     def ask(self, *questions: AnyQuestion) -> None:
         for one in questions:
-            said = (
+            output = (
                 json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)
             )
-            assert said is not None
-            self.line.send(said)
+            assert output is not None
+            self.line.send(output)
 
     def withdraw(self, number: int) -> None:
         self.say({"withdrawn": number})
