@@ -143,7 +143,7 @@ def test_every_complete_program_of_the_documents_runs(block: Block, sandbox: San
 @pytest.fixture
 def home(tester: Tester, tree: ProjectTree) -> Iterator[Path]:
     """A user's home: a project, documents, and the directory of an agent."""
-    need("root", tester.disposable, "the documents' places would be made in your own home")
+    need("root", tester.disposable, "the paths of the documents would be created in your home")
     made = {
         "project/src/app.py": "print()\n",
         "project/docs/a.md": "text\n",

@@ -403,4 +403,4 @@ def test_a_configuration_that_a_command_could_have_written_starts_nothing(
         == 0
     )
     sandbox_output(sandbox, "selftest", "--config", file)
-    assert ran.exists(), "the control: a person's own word starts it"
+    assert ran.exists(), "the control: after trust it starts"

@@ -264,7 +264,8 @@ def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: 
     assert [text.endswith(": broken") for text in left] == [True]
     assert again == ()
     wait_for(
-        lambda: engine.ask("ps", "--all", "--quiet") == "", "its pipe has ended it all the same"
+        lambda: engine.ask("ps", "--all", "--quiet") == "",
+        "the end of its pipe ended the container",
     )
 
 

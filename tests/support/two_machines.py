@@ -80,7 +80,7 @@ def two_machines(
     need(
         "root",
         os.getuid() == 0,
-        "network namespaces with a wire between them can only be had by root",
+        "only root can make two network namespaces with a wire",
     )
     need_program("ip")
     with ExitStack() as stack:

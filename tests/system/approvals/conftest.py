@@ -85,7 +85,7 @@ def serving(tester: Tester, installation: Installation) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server(tester: Tester, installation: Installation) -> Iterator[Server]:
-    need("root", tester.disposable, "an ordinary user's own approvals are not the tests' to answer")
+    need("root", tester.disposable, "the tests do not answer approvals of an ordinary user")
     with serving(tester, installation) as started:
         yield started
 

@@ -128,7 +128,7 @@ def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own approvals are not the tests' to write",
+        "the tests do not write approvals of an ordinary user",
     )
     need_program("git")
     tree = sandbox.tree

@@ -234,7 +234,7 @@ def test_capabilities_are_none_but_those_that_are_named(jail: Jail) -> None:
         assert status(running.command, "NoNewPrivs") == "1"
         wait_for(
             lambda: int(status(running.init, "CapEff"), 16) == 0,
-            "init has nothing left to take over",
+            "init has no child left",
         )
     with jail.running("--cap-allow", "CAP_NET_BIND_SERVICE") as running:
         for name in ("CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"):

@@ -320,7 +320,7 @@ def test_everything_may_be_written_but_files_that_the_sandbox_relies_on(
         ["sh", "-c", script], "-a", "/**", profile="base", journal=False
     )
     assert done.started, str(done)
-    assert (full.tree.outside / "free").read_text() == "evil\n", "the grant is a grant"
+    assert (full.tree.outside / "free").read_text() == "evil\n", "the rest of the grant is writable"
     assert not [place for place in places if (place / "evil.toml").exists()]
 
 
@@ -523,7 +523,7 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Sandbo
     assert "touch" in (project / "config" / "notes").read_text()
     assert full.inside(words).started
     assert all("touch" in (project / name).read_text() for name in kept), (
-        "the control: without variables they are work"
+        "the control: without variables the files are ordinary"
     )
     full.outside(["bash", "-c", "true"], env=env)
     assert mark.exists(), "the control: bash obeys the variable"

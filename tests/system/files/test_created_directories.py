@@ -34,7 +34,7 @@ def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
     out = tree.root / "a" / "b" / "out"
     create = sandbox.probe("create", out / "new")
     without = sandbox.inside(create, "--policy", policy(tree, f"{out}/**", key=key, create=False))
-    assert (without.exit_code, without.stdout) == (125, ""), "a missing path is an error, as ever"
+    assert (without.exit_code, without.stdout) == (125, ""), "a missing path is still an error"
     assert f"{out} does not exist" in without.stderr
     assert not (tree.root / "a").exists()
     made = sandbox.inside(create, "--policy", policy(tree, f"{out}/**", key=key), umask=umask)

@@ -42,7 +42,7 @@ def _removed(full: SandboxRunner) -> Iterator[None]:
 
 def left(full: SandboxRunner) -> list[Path]:
     project = full.tree.project
-    assert len(list(project.glob("w*/plain"))) == 20, "the control: what is free stays"
+    assert len(list(project.glob("w*/plain"))) == 20, "the control: an ordinary name stays"
     return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
 
 
@@ -133,7 +133,7 @@ def test_a_signal_stops_the_last_scan_and_the_run_says_so(
         assert process.stderr is not None
         assert "the last scan did not finish" in process.stderr.read()
     assert process.returncode == 125
-    assert full.inside(["true"]).exit_code == 0, "the control: nobody stops this one"
+    assert full.inside(["true"]).exit_code == 0, "the control: without a signal it succeeds"
 
 
 # Makes leaves in a deep directory. Then reads a denied name that the host replaces, as long as that

@@ -80,7 +80,7 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: SandboxRunner) 
     assert full.outside(["sh", "-c", f"MARKS={found} SURVIVOR=\n{PLANTS}"], cwd=control).started
     assert full.outside(["sh", "-c", LOOK], cwd=control).exit_code == 0
     assert {"nested", "bare", "late", "pointed", "renamed", "common"} <= marks(found), (
-        "the plants are good"
+        "the control: the plants work"
     )
 
 

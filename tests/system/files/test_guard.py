@@ -201,9 +201,7 @@ def test_a_name_that_the_host_removed_cannot_be_created_by_the_command(full: San
         output(process)
     assert not (project / ".envrc").exists()
     assert not (project / "a" / ".vscode").exists()
-    assert (project / ".mcp.json").read_text() == "mine\n", (
-        "what the host replaces by a rename is the host's"
-    )
+    assert (project / ".mcp.json").read_text() == "mine\n", "a file that the host renames stays"
 
 
 REPOSITORIES = {
@@ -323,7 +321,5 @@ def test_known_limit_a_nested_mount_namespace_misses_later_masks(
         answers = dict(line.split(": ", 1) for line in output(process).splitlines())
         assert process.stderr is not None
         assert "creates or replaces do not reach into these namespaces" in process.stderr.read()
-    assert answers["its own"] == "new-secret", (
-        "if this begins to fail, the page has become too modest"
-    )
+    assert answers["its own"] == "new-secret", "if this fails, SECURITY.md is out of date"
     assert "new-secret" not in answers["the sandbox"]

@@ -94,7 +94,7 @@ done("planted"); wait("end")
         reported = ended(process)
     assert not (project / ".envrc").exists(), reported
     assert f"removed {project / '.envrc'}" in reported
-    assert (project / ".mcp.json").read_text() == "as it was\n", "what was there before stays"
+    assert (project / ".mcp.json").read_text() == "as it was\n", "the earlier file stays"
 
 
 @gaps
@@ -146,9 +146,7 @@ def test_a_reused_inode_number_does_not_make_a_new_file_old(full: SandboxRunner,
         assert full.outside(["git", "config", "user.name", "ada"]).exit_code == 0
         until(full, "planted")
         if not (project / "reused").exists():
-            pytest.skip(
-                "this file system gives the number of a removed file to none of the next 4000"
-            )
+            pytest.skip("this file system reuses no inode number in 4000 files")
         full.tree.put(project / "end")
         reported = ended(process)
     assert not (project / ".git" / "commondir").exists(), reported

@@ -37,7 +37,7 @@ def linked(sandbox: SandboxRunner, tester: Tester) -> Iterator[Path]:
     need(
         "root",
         tester.disposable,
-        "an ordinary user's own keys and start-up files are not the tests' to write",
+        "the tests do not write keys and start-up files of an ordinary user",
     )
     project, home = sandbox.tree.project, tester.home
     names = {**OBEYED, **SECRETS, PLUGIN: "plugin"}

@@ -130,7 +130,7 @@ def test_a_timed_out_call_leaves_no_process(sandboxed: SandboxRunner) -> None:
         if late["stdout"]:
             break
     assert late["stdout"] == "on\n"
-    wait_for(lambda: not list(alive(marker)), "the end of all it started")
+    wait_for(lambda: not list(alive(marker)), "the end of all its processes")
 
 
 def test_a_cancelled_call_leaves_no_process(sandboxed: SandboxRunner) -> None:
@@ -139,7 +139,7 @@ def test_a_cancelled_call_leaves_no_process(sandboxed: SandboxRunner) -> None:
     command = f"(setsid sleep {marker} &); touch begun; sleep {marker}"
     (cancelled,) = results(sandboxed, ("bash", {"command": command}), cancel_at=begun)
     assert cancelled["outcome"] == "CancelledError"
-    wait_for(lambda: not list(alive(marker)), "the end of all it started")
+    wait_for(lambda: not list(alive(marker)), "the end of all its processes")
     ended = [event for event in sandboxed.events() if event["event"] == "tool.end"]
     assert [event["outcome"] for event in ended] == ["cancelled"]
 

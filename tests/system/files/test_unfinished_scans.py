@@ -58,14 +58,14 @@ def killed(full: SandboxRunner, *flags: str) -> str:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     start = [event for event in full.events() if event["event"] == "session.start"][-1]
-    assert planted(full) == [".envrc", "sub/.vscode"], "nothing was there to take them away"
+    assert planted(full) == [".envrc", "sub/.vscode"], "the stopped supervisor removed nothing"
     return str(start["session"])
 
 
 def assert_taken(full: SandboxRunner, reported: str, session: str) -> None:
     project = full.tree.project
     assert planted(full) == []
-    assert (project / "work.txt").read_text() == "mine\n", "the work itself stays"
+    assert (project / "work.txt").read_text() == "mine\n", "ordinary files stay"
     for name in (".envrc", "sub/.vscode"):
         assert f"removed {project / name}, created during the run" in reported
     assert f"finished the interrupted last scan of session {session}" in reported
@@ -193,7 +193,7 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
         process.wait()
     full.tree.put(project / "new", "of the person\n").rename(project / ".mcp.json")
     assert (project / ".envrc").read_text() == "evil\n", (
-        "the control: nothing was there to take it away"
+        "the control: the stopped supervisor did not remove it"
     )
     outcome = full.inside(["true"])
     assert outcome.exit_code == 0, str(outcome)

@@ -61,9 +61,9 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        wait_for(lambda: relays_of(process.pid) != [], "a relay: somebody calls")
+        wait_for(lambda: relays_of(process.pid) != [], "a relay: a connection came")
         if comes:
-            wait_for(opened, "what speaks HTTP")
+            wait_for(opened, "the HTTP helper")
         else:
             os.kill(served_by(process.pid), signal.SIGKILL)
         status = process.stdout.readline().strip()
@@ -77,7 +77,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
     if comes:
         assert status == "200"
     else:
-        assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
+        assert status in ("502", "000"), "closed while it waited, or an error answer"
         assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in output
 
 

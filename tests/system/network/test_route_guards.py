@@ -96,7 +96,7 @@ def test_no_other_name_leads_to_an_upstream_with_rules(
     statuses, heard, reported = asked(
         full, machines, ruled, "mixed.test /admin", "nat64.test /admin"
     )
-    assert heard == [(OTHER, "POST /admin")], "of its addresses the one that is nobody else's"
+    assert heard == [(OTHER, "POST /admin")], "only its address that no route has"
 
 
 def test_no_listed_address_leads_to_an_upstream_with_rules(

@@ -108,7 +108,9 @@ def test_an_endpoint_without_a_rule_is_refused_and_nothing_goes_out() -> None:
             assert body.startswith(b"paddock: denied: ")
             assert b"rule: paddock.toml:7\n" in body
         status, body = asked(relay, HOST, "/v1/files")
-        assert b"--allow-endpoint api:GET:/v1/files\n" in body, "it says what would allow it"
+        assert b"--allow-endpoint api:GET:/v1/files\n" in body, (
+            "the answer names the flag that allows it"
+        )
         assert [one.target for one in server.asked] == ["/v1/models", "/v1/chat/x"], (
             "the upstream saw nothing else"
         )
@@ -181,7 +183,7 @@ def test_the_upstream_gets_the_secret_and_the_client_never(
             assert request.header("accept-encoding") == "identity"
             assert SECRET not in body
             assert base64.b64encode(SECRET)[:-4] not in body
-            assert b"*" * 20 in body, "the upstream did say it back"
+            assert b"*" * 20 in body, "the upstream did echo it"
 
 
 def test_a_secret_in_the_query_takes_the_place_of_what_was_there() -> None:
@@ -235,7 +237,7 @@ def test_an_answer_that_can_not_be_searched_is_not_passed_on() -> None:
         status, body = asked(relay, HOST, "/")
         assert (status, b"compresses" in body) == (502, True)
         assert asked(relay, "open.paddock.internal", "/") == (200, b"\x1f\x8b"), (
-            "without a secret it is nobody's business"
+            "without a secret it is passed on unchanged"
         )
 
 
@@ -428,7 +430,7 @@ def test_a_malformed_request_reaches_no_upstream(request_bytes: bytes, status: i
             assert all_of(client).startswith(b"HTTP/1.1 %d " % status)
         assert server.asked == []
         assert relay.wait_for(1)[0]["action"] == "deny"
-        assert asked(relay, HOST, "/")[0] == 200, "an honest one does"
+        assert asked(relay, HOST, "/")[0] == 200, "a valid request arrives"
 
 
 def test_a_request_in_absolute_form_is_one_to_that_host() -> None:
@@ -508,7 +510,9 @@ def test_slow_broken_or_closed_upstreams_are_reported() -> None:
         with talking(relay) as client:
             client.sendall(f"GET /half HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
             output = all_of(client)
-            assert output.endswith(b"abc"), "it breaks off here too: nobody takes it for the whole"
+            assert output.endswith(b"abc"), (
+                "it breaks off here too, so no client takes it as complete"
+            )
             assert b"content-length: 10" in output.lower()
 
 
@@ -608,7 +612,7 @@ def test_an_invalid_handover_message_ends_the_server(message: bytes, descriptors
         with pytest.raises(CoreError, match="the relay"):
             served.serve(their_line, theirs, Settings(), injections={})
         for our_end, _ in ends:
-            assert our_end.recv(1) == b"", "whoever was handed over is cut off"
+            assert our_end.recv(1) == b"", "connections that were handed over are closed"
             our_end.close()
 
 

@@ -347,7 +347,7 @@ def test_a_swapped_address_reaches_no_other_server(landlock_network: NetworkRunn
             reached.update(server.port for server in (listed, other) if server.heard())
             return len(reached) == 2
 
-        wait_for(both_are_reached, "a port that is swapped under way")
+        wait_for(both_are_reached, "a port that is swapped during the call")
         outcome = landlock_network.run(
             network("filtered", local_ports=[listed.port]), [*words, "4000"]
         )
@@ -560,7 +560,7 @@ def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(
         assert stranger() == b""
         os.write(stdin, b"\n")
         assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), (
-            "inside it is there, and asks who it is"
+            "inside, the proxy answers and asks for credentials"
         )
         assert stranger() == b""
         relay = relay_of(process.pid)

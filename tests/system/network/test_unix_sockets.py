@@ -212,7 +212,7 @@ def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
     with listening(str(profiled / "granted")) as granted:
         outcome = full.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
         assert reached(outcome) == ["ok"], str(outcome)
-        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+        wait_for(lambda: granted.heard == [SAID], "the granted service got the message")
 
 
 def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
@@ -224,7 +224,7 @@ def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
         flags = ("--allow", granted.address, "--env", f"HERE={either.tree.project}")
         outcome = either.inside(ways(Path(granted.address), "stream", "linked"), *flags)
         assert reached(outcome) == ["ok", "ok"], str(outcome)
-        wait_for(lambda: granted.heard == [SAID, SAID], "what was granted is heard")
+        wait_for(lambda: granted.heard == [SAID, SAID], "the granted service got the message")
         control = either.outside(ways(Path(other.address), "stream"))
         assert reached(control) == ["ok"]
         wait_for(lambda: other.heard == [SAID], "the control was heard")
@@ -246,7 +246,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
             os.chown(path, either.tester.uid, either.tester.gid)
         found = either.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
         assert reached(found) == ["ok"], str(found)
-        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+        wait_for(lambda: granted.heard == [SAID], "the granted service got the message")
         outcome = either.inside(["python3", "-c", script], "--allow", granted.address)
         assert (outcome.started, outcome.exit_code) == (True, 1), str(outcome)
         if (
@@ -318,7 +318,7 @@ def test_a_service_that_comes_during_the_run_is_covered(
     need(
         "root",
         how != "elsewhere" or os.getuid() == 0,
-        "only root has a second network for a service",
+        "only root can make a second network for a service",
     )
     tree = full.tree
     path = tree.project / "deep" / "service"

@@ -151,7 +151,7 @@ def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
     assert compiled.exit_code == 125, str(compiled)
     assert (REMEDY in compiled.stderr) == advised, str(compiled)
     assert sandbox.inside(["true"]).exit_code == 0, (
-        "without the filter, and now there is a remembered plan"
+        "it runs without the filter, and a plan is cached"
     )
     remembered = sandbox.inside(["true"], prefix=older(sandbox, *options))
     assert remembered.exit_code == 125, str(remembered)
@@ -165,7 +165,7 @@ def share(sandbox: SandboxRunner) -> Iterator[Path]:
     need(
         "shm",
         place.stat().st_dev != sandbox.tree.root.stat().st_dev,
-        "/dev/shm is no file system of its own",
+        "/dev/shm is not a separate file system",
     )
     (place / "file").write_text("shared\n")
     sandbox.tester.give(place)

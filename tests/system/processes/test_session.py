@@ -289,7 +289,7 @@ place))).outcome.value)
     assert [reported[3]] == [["exited"]], reported
     assert all("is in the workspace" in line for (line,) in reported[:3]), reported
     assert list(victim.iterdir()) == []
-    assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
+    assert len(list(spool.iterdir())) == 2, "the control: stdout and stderr are spooled"
 
 
 GRANTING = '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = '

@@ -83,7 +83,7 @@ def test_a_command_that_kills_its_reaper_ends_and_others_go_on(sandboxed: Sandbo
         """
     with playing(sandboxed, body) as process:
         gone(his)
-        assert alive(other), "who has done nothing"
+        assert alive(other), "an innocent process"
         sandboxed.tree.put(sandboxed.tree.project / "go", "")
         stdout, stderr = process.communicate(timeout=120)
         assert (stdout, stderr) == ('["on\\n"]\n', "")

@@ -49,7 +49,9 @@ def test_a_command_cannot_forge_its_exit_marker(ssh: SshExecutor, line: str) -> 
             await ssh.dispose()
 
     control, ended = asyncio.run(asyncio.wait_for(scene(), 120))
-    assert (control.exit_code, control.stderr) == (7, "said\n"), "the control: an end is told"
+    assert (control.exit_code, control.stderr) == (7, "said\n"), (
+        "the control: the exit code is reported"
+    )
     assert ended.outcome is Outcome.TIMED_OUT, ended
 
 

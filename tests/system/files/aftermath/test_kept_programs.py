@@ -25,7 +25,7 @@ def test_a_program_that_once_escaped_is_held(machine: Machine, kept: Path) -> No
 def test_control_most_programs_fire_without_the_sandbox(machine: Machine) -> None:
     seeds = range(12)
     fired = [seed for seed in seeds if machine.play(generate(seed), sandboxed=False)]
-    assert len(fired) >= len(seeds) - 1, f"only {fired} fired: the programs have lost their teeth"
+    assert len(fired) >= len(seeds) - 1, f"only {fired} fired: the programs do no harm any more"
 
 
 def test_control_every_tripwire_can_fire(machine: Machine) -> None:

@@ -35,7 +35,7 @@ def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int)
             f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}"
         )
     assert started > runs * 0.7, (
-        f"only {started} of {runs} programs started: the sandbox was hardly met"
+        f"only {started} of {runs} programs started: the sandbox was hardly tested"
     )
 
 

@@ -179,9 +179,9 @@ class Table:
         bad = [f"{fault}: {detail}" for fault, result, detail in self.rows if result == LOST]
         print("".join(f"  {LOST}: {line}\n" for line in bad), end="")
         assert not bad, (
-            f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+            f"{len(bad)} of {len(self.rows)} faults of {self.name} lost without a message: {bad}"
         )
-        assert self.rows, f"{self.name}: the calls that matter are counted"
+        assert self.rows, f"{self.name}: no call was counted"
         reached = len(self.rows) - totals[NOT_REACHED]
         assert reached >= LEAST_REACHED * len(self.rows), (
             f"{self.name}: of {len(self.rows)} faults {reached} happened"
@@ -214,7 +214,7 @@ def try_faults(
     """
     counts, clean = counted(run, tracing)
     assert judge(clean)[0] == "closed", (
-        f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+        f"the control: no call fails, and all names are covered: {judge(clean)} {clean}"
     )
     put_back()
     for fault in chosen(faults(counts), sample):
