@@ -4,8 +4,8 @@
                [--no-seccomp ERRNO] [--no-netns ERRNO] [--no-netfilter ERRNO] [--no-ipv6] -- CMD…
 
    --no-landlock E     the Landlock calls fail with errno E (38 ENOSYS before 5.13 or built
-                       without; 95 EOPNOTSUPP not switched on at boot; 1 EPERM as under the filter of
-                       a container engine that does not know them)
+                       without; 95 EOPNOTSUPP not switched on at boot; 1 EPERM as under the filter
+                       of a container engine that does not know them)
    --landlock-abi N    the version query answers N; a ruleset with rights newer than N is refused as
                        that kernel would refuse it (EINVAL), everything else goes to the real kernel
    --statfs-type T P   statfs and fstatfs on P, and below it, report file system type T (for NFS)

@@ -394,7 +394,8 @@ static unsigned long long next_number(void)
 static void noise_once(char *room, char *self)
 {
     void *places[] = {NULL, (void *)8, room, room + 4090, room + 4096, room + 8191, (void *)-1L,
-                      (void *)-4096L, (void *)(1UL << 47), self, &places, environ, (void *)next_number()};
+                      (void *)-4096L, (void *)(1UL << 47), self, &places, environ,
+                      (void *)next_number()};
     size_t most = sizeof places / sizeof *places;
     for (int i = 0; i < 64; i++)
         ((unsigned long long *)room)[next_number() % 1024] =

@@ -108,9 +108,9 @@ def test_a_script_added_to_the_report_does_not_run(sandbox: SandboxRunner, page:
     page.tell(f"{{ {made}; document.body.append(one) }}")
     assert page.tell("document.querySelectorAll('script').length") == 1
     assert page.tell("document.title") != "1"
-    heard = (
+    received = (
         "document.addEventListener('securitypolicyviolation', "
         "(event) => done(event.effectiveDirective))"
     )
     image = "const one = new Image(); one.src = 'http://127.0.0.1:9/x'; document.body.append(one)"
-    assert page.tell(f"new Promise((done) => {{ {heard}; {image} }})") == "img-src"
+    assert page.tell(f"new Promise((done) => {{ {received}; {image} }})") == "img-src"

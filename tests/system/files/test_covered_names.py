@@ -297,7 +297,9 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
                 assert (refused.started, refused.exit_code) == (True, 1), str(refused)
                 control = full.outside(["python3", "-c", DEEPER, act])
                 assert control.exit_code == 0, str(control)
-            wait_for(lambda: service.heard == [b"from inside"], "only the control was heard")
+            wait_for(
+                lambda: service.received == [b"from inside"], "only the control message arrived"
+            )
             assert full.inside(full.probe("read", beside), *flags).answer == "ok fine"
             os.unlink("service", dir_fd=deepest)
     finally:

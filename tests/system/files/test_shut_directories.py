@@ -15,7 +15,7 @@ from tests.support.repeated_runs import at_home, paddock
 from tests.support.sandbox import SandboxRunner, Word
 from tests.support.session_program import play
 from tests.support.tester import Outcome
-from tests.support.tree import SECRET, laid_out
+from tests.support.tree import SECRET, project_tree
 
 
 def shut(sandbox: SandboxRunner, path: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
         "        open('shut', 'a').write('x')\n"
     )
     link = sandbox.tree.project / "build"
-    with laid_out(sandbox.tester) as other:
+    with project_tree(sandbox.tester) as other:
         assert sandbox.inside(["ln", "-s", other.outside, link]).exit_code == 0
         with (sandbox.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
             reach.writelines(f"/absent/{number}\n" for number in range(3000))

@@ -126,4 +126,4 @@ def test_servers_inside_share_no_port_with_each_other_or_the_host(
             assert process.stdout is not None
             os.write(lines, b"visit\n")
             assert process.stdout.readline() == f"{name}\n"
-        assert host.heard() == []
+        assert host.received() == []

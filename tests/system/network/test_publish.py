@@ -97,7 +97,7 @@ def test_publishing_a_port_opens_nothing_else(full_network: NetworkRunner, mode:
             network(mode, published=[{"inside": 80, "host": host}]), full_network.calling(*targets)
         )
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
-        assert server.heard() == []
+        assert server.received() == []
 
 
 def test_a_client_before_the_server_is_cut_off_and_may_retry(full_network: NetworkRunner) -> None:

@@ -82,10 +82,10 @@ class Core:
     def withdraw(self, number: int) -> None:
         self.say({"withdrawn": number})
 
-    def heard(self) -> Any:
+    def received(self) -> Any:
         return json.loads(self.line.recv(1 << 16))
 
-    def heard_nothing(self) -> bool:
+    def received_nothing(self) -> bool:
         self.line.setblocking(False)
         try:
             self.line.recv(1 << 16)

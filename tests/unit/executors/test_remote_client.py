@@ -87,8 +87,8 @@ def test_exit_marker_is_removed_in_any_pieces(size: int) -> None:
             await asyncio.sleep(0)
         stderr.feed_eof()
         assert process.stderr is not None
-        heard = await process.stderr.read()
-        return await process.wait(), heard.replace(word, b"[word]").replace(
+        received = await process.stderr.read()
+        return await process.wait(), received.replace(word, b"[word]").replace(
             word[:9] + b"b", b"[part]"
         )
 
