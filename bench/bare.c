@@ -11,14 +11,18 @@ __asm__(".globl _start\n_start: mov %rsp, %rdi\n and $-16, %rsp\n call begin\n")
 static long call(long number, long a, long b, long c, long d, long e)
 {
     register long r10 __asm__("r10") = d, r8 __asm__("r8") = e;
-    __asm__ volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall"
+                     : "+a"(number)
+                     : "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
+                     : "rcx", "r11", "memory");
     return number;
 }
 #else
 __asm__(".globl _start\n_start: mov x0, sp\n bl begin\n");
 static long call(long number, long a, long b, long c, long d, long e)
 {
-    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b, x2 __asm__("x2") = c;
     register long x3 __asm__("x3") = d, x4 __asm__("x4") = e;
     __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
     return x0;
@@ -40,7 +44,8 @@ long syscall(long number, ...)
 {
     va_list words;
     va_start(words, number);
-    long a = va_arg(words, long), b = va_arg(words, long), c = va_arg(words, long), d = va_arg(words, long);
+    long a = va_arg(words, long), b = va_arg(words, long);
+    long c = va_arg(words, long), d = va_arg(words, long);
     va_end(words);
     return call(number, a, b, c, d, 0);
 }

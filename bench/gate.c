@@ -27,7 +27,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, SEIZE = 0x4206, INTERRUPT = 0x4207, TRACE_EXEC = 1 << 4, EXIT_KILL = 1 << 20, EXEC_STOP = 4 };
+enum { PAGE = 4096, SEIZE = 0x4206, INTERRUPT = 0x4207, EXEC_STOP = 4 };
+enum { TRACE_EXEC = 1 << 4, EXIT_KILL = 1 << 20 };
 
 extern long ptrace(int request, ...);
 
@@ -67,7 +68,8 @@ static void hold(struct stat *expected)
         fail("the file");
     close(file);
     struct seccomp_notif_resp answer = {.id = call.id, .flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE};
-    if (ptrace(SEIZE, call.pid, 0, TRACE_EXEC | EXIT_KILL) != 0 || ptrace(INTERRUPT, call.pid, 0, 0) != 0)
+    if (ptrace(SEIZE, call.pid, 0, TRACE_EXEC | EXIT_KILL) != 0 ||
+        ptrace(INTERRUPT, call.pid, 0, 0) != 0)
         fail("ptrace");
     ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer);
 }
@@ -80,7 +82,8 @@ static void verify(pid_t pid, const struct stat *expected)
     struct ptrace_syscall_info facts;
     snprintf(link, sizeof link, "/proc/%d/exe", pid);
     ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof facts, &facts);
-    if (stat(link, &found) != 0 || found.st_ino != expected->st_ino || !read_page(pid, facts.stack_pointer, words))
+    if (stat(link, &found) != 0 || found.st_ino != expected->st_ino ||
+        !read_page(pid, facts.stack_pointer, words))
         kill(pid, SIGKILL);
     ptrace(17 /* PTRACE_DETACH */, pid, 0, 0);
 }
@@ -96,7 +99,8 @@ static void become(char **argv, int channel)
     struct sock_fprog program = {4, filter};
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
     int fd = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
-                          SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, &program);
+                          SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV,
+                          &program);
     if (fd < 0 || write(channel, &fd, sizeof fd) != sizeof fd)
         fail("seccomp");
     execv(argv[0], argv);

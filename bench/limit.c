@@ -1,8 +1,9 @@
 /* The limit: the cost of applying the Landlock and seccomp rules of a plan, and nothing else.
 
-   The rules are compiled in (rules.h, which fixture.py writes from the plan that the core gets). So
-   there is no file to read, no check, no journal and no supervisor. No sandbox with these rules that
-   starts with the same C library can be faster. Without a C library (bare.c) none can be faster. */
+   The rules are compiled in (rules.h, which fixture.py writes from the plan that the core gets).
+   So there is no file to read, no check, no journal and no supervisor. No sandbox with these
+   rules that starts with the same C library can be faster. Without a C library (bare.c) none can
+   be faster. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -21,8 +22,9 @@ struct rule {
 };
 #include "rules.h" /* handled, scoped, rules[], filter[] */
 
-static const uint64_t rights_of_a_file = LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE |
-                                         LANDLOCK_ACCESS_FS_READ_FILE | (1ULL << 14) /* truncate */ |
+static const uint64_t rights_of_a_file =
+    LANDLOCK_ACCESS_FS_EXECUTE | LANDLOCK_ACCESS_FS_WRITE_FILE | LANDLOCK_ACCESS_FS_READ_FILE |
+    (1ULL << 14) /* truncate */ |
                                          (1ULL << 15) /* ioctl_dev */;
 
 static int fail(const char *what)
@@ -48,7 +50,8 @@ int main(int argc, char **argv)
         struct stat facts;
         fstat(fd, &facts);
         struct landlock_path_beneath_attr beneath = {
-            .allowed_access = S_ISDIR(facts.st_mode) ? rules[i].rights : rules[i].rights & rights_of_a_file,
+            .allowed_access = S_ISDIR(facts.st_mode) ? rules[i].rights
+                                                     : rules[i].rights & rights_of_a_file,
             .parent_fd = fd,
         };
         if (syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &beneath, 0) < 0)

@@ -2,11 +2,11 @@
 
      spawn ROUNDS FIRST-FD CASE [:: CASE…]
 
-   Every round runs every case once, so that a busy moment of the machine affects all of them. Each
-   round has another order, because the kernel cleans up after a case while the next one runs. Prints
-   one line of nanoseconds per case. Descriptors from FIRST-FD on are plans that all starts share.
-   They are set back to their beginning before each start. The output of the commands is discarded. A
-   command that fails ends the measurement. */
+   Every round runs every case once, so that a busy moment of the machine affects all of them.
+   Each round has another order, because the kernel cleans up after a case while the next one
+   runs. Prints one line of nanoseconds per case. Descriptors from FIRST-FD on are plans that all
+   starts share. They are set back to their beginning before each start. The output of the
+   commands is discarded. A command that fails ends the measurement. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <spawn.h>

@@ -20,7 +20,8 @@ int main(int argc, char **argv)
 {
     char map[64];
     int uid = getuid(), gid = getgid(), status;
-    if (argc < 2 || unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS) != 0)
+    int namespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS;
+    if (argc < 2 || unshare(namespaces) != 0)
         return 125;
     put("/proc/self/setgroups", "deny", 4);
     put("/proc/self/uid_map", map, snprintf(map, sizeof map, "%d %d 1", uid, uid));

@@ -1,13 +1,13 @@
-/* Measures how long a new secret can be read. The host replaces a denied name, and this program tries
-   to open it from inside.
+/* Measures how long a new secret can be read. The host replaces a denied name, and this program
+   tries to open it from inside.
 
      window NAME BUSY
 
-   Each line of input is the next secret. The program prints "looking" and opens NAME in a loop, until
-   it has read the secret and was then refused. It prints two times in nanoseconds: the last read, and
-   the first refusal after it. It prints "0 0" if it cannot read the secret within PATIENCE. BUSY
-   children create and remove files meanwhile. The clock is CLOCK_MONOTONIC, which all processes of
-   the machine share. */
+   Each line of input is the next secret. The program prints "looking" and opens NAME in a loop,
+   until it has read the secret and was then refused. It prints two times in nanoseconds: the
+   last read, and the first refusal after it. It prints "0 0" if it cannot read the secret within
+   PATIENCE. BUSY children create and remove files meanwhile. The clock is CLOCK_MONOTONIC, which
+   all processes of the machine share. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

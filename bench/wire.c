@@ -8,12 +8,12 @@
      wire each ADDRESS PORT COUNT OTHERS    connects and sends a request COUNT times, one after the
                                             other, with any result, while OTHERS processes sleep;
                                             prints the number per second
-     wire names ADDRESS HOSTS COUNT         asks COUNT times for one of ten of the names h0.example to
-                                            h<HOSTS - 1>.example, one question after the other;
+     wire names ADDRESS HOSTS COUNT         asks COUNT times for one of ten of the names h0.example
+                                            to h<HOSTS - 1>.example, one question after the other;
                                             prints the answers per second
 
-   For bulk and rate the address may be a name. The question for it goes to a server that does not
-   exist. */
+   For bulk and rate the address may be a name. The question for it goes to a server that does
+   not exist. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -101,7 +101,9 @@ static struct sockaddr_in to(const char *host, int port)
 
 static int request(char *text, const char *host, int port, long long bytes)
 {
-    return snprintf(text, 512, "GET /%lld HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n", bytes, host, port);
+    return snprintf(text, 512,
+                    "GET /%lld HTTP/1.1\r\nHost: %s:%d\r\nConnection: close\r\n\r\n", bytes, host,
+                    port);
 }
 
 static int tcp(void)
@@ -160,7 +162,8 @@ static void serve(const char *address, int port)
         for (int i = 0; i < count; i++) {
             int fd = (int)events[i].data.u64;
             if (fd == listening) {
-                for (int c; (c = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+                int flags = SOCK_CLOEXEC | SOCK_NONBLOCK;
+                for (int c; (c = accept4(listening, NULL, NULL, flags)) >= 0;) {
                     setsockopt(c, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
                     served[c].left = -1;
                     watch(epoll, c, EPOLLIN, c);
@@ -178,7 +181,9 @@ static void serve(const char *address, int port)
                 }
                 char *path = strchr(line, '/');
                 served[fd].left = path ? atoll(path + 1) : 0;
-                int length = snprintf(line, sizeof line, "HTTP/1.1 200 OK\r\nContent-Length: %lld\r\nConnection: close\r\n\r\n",
+                int length = snprintf(line, sizeof line,
+                                      "HTTP/1.1 200 OK\r\nContent-Length: %lld\r\n"
+                                      "Connection: close\r\n\r\n",
                                       served[fd].left);
                 if (write(fd, line, (size_t)length) != length)
                     served[fd].left = 0;
@@ -220,7 +225,8 @@ static int flow(int fd)
             way[fd].held = n;
         }
         if (way[fd].held) {
-            ssize_t n = splice(way[fd].out, NULL, to, NULL, (size_t)way[fd].held, SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
+            ssize_t n = splice(way[fd].out, NULL, to, NULL, (size_t)way[fd].held,
+                               SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
             if (n < 0 && errno == EAGAIN)
                 return 0;
             if (n <= 0)
@@ -338,7 +344,8 @@ static void rate(const char *address, int port, int count, int at_once)
                 got[s] += (int)n;
                 if (n == 0) {
                     char *body = memmem(answers[s], (size_t)got[s], "\r\n\r\n", 4);
-                    if (!body || answers[s] + got[s] - body != 104 || memcmp(answers[s], "HTTP/1.1 200", 12))
+                    if (!body || answers[s] + got[s] - body != 104 ||
+                        memcmp(answers[s], "HTTP/1.1 200", 12))
                         fail("an answer is not whole");
                     close(s);
                     ended++;

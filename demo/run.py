@@ -44,7 +44,7 @@ class Scene:
     journal: Path
     token: str  # part of every fake secret
 
-    def furnish(self) -> None:
+    def fill_directory(self) -> None:
         files = {
             ".ssh/id_ed25519": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{self.token}\n",
             ".aws/credentials": f"[default]\naws_secret_access_key = {self.token}\n",
@@ -188,7 +188,7 @@ WORK = Act(
 
 def unleash(user: tester.Tester, scene: Scene, prefix: list[str | Path]) -> Aftermath:
     """Runs the rogue on its own terminal, with a secret in its environment and a victim process."""
-    scene.furnish()
+    scene.fill_directory()
     user.give(scene.base)
     environment = {"AWS_SECRET_ACCESS_KEY": scene.token, "LD_PRELOAD": "libc.so.6"}
     with user.starting(["sleep", "60"], env={"SESSION_TOKEN": scene.token}) as victim:

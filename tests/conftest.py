@@ -85,8 +85,8 @@ def _tree(tester: tester.Tester) -> Iterator[tree.ProjectTree]:
         (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
     # A run that an earlier test killed is not its history either.
     shutil.rmtree(tester.home / ".local" / "state" / "paddock" / "unfinished", ignore_errors=True)
-    with tree.laid_out(tester) as laid_out:
-        yield laid_out
+    with tree.project_tree(tester) as project_tree:
+        yield project_tree
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_every_stage_and_every_file_the_image_is_built_from_exists() -> None:
     assert stages == {"wheel", "paddock", "agent", "claude"}
     assert {".git", ".venv", "core/target", "dist"} <= ignored
     assert [rest for word, rest in instructions() if word == "USER"][-1] == "1000", (
-        "an agent is nobody's root"
+        "the agent does not run as root"
     )
 
 
@@ -61,7 +61,9 @@ def test_the_service_is_built_from_it_and_holds_no_key() -> None:
     text = (EXAMPLE / "compose.yaml").read_text()
     assert "dockerfile: container/Dockerfile" in text
     assert "target: claude\n" in text
-    assert re.search(r"^ +- ANTHROPIC_API_KEY( |$)", text, re.MULTILINE), "by name, without a value"
+    assert re.search(r"^ +- ANTHROPIC_API_KEY( |$)", text, re.MULTILINE), (
+        "variables are passed by name, without a value"
+    )
 
 
 def test_the_entry_point_is_a_sound_script() -> None:
@@ -139,7 +141,7 @@ def test_agent_runs_in_the_sandbox_without_its_own_prompts(alone: Alone) -> None
         "two words",
     ]
     assert "--off" not in called
-    assert KEY not in called, "command lines can be read by everybody"
+    assert KEY not in called, "every user can read command lines"
 
 
 def test_a_configuration_that_is_there_is_kept(alone: Alone) -> None:
@@ -177,7 +179,7 @@ def test_a_directory_whose_name_would_break_the_configuration_is_refused(
 def agents_home(sandbox: SandboxRunner) -> Iterator[Path]:
     """The tester's home, because the sandbox takes the home from the passwd file."""
     home = sandbox.tester.home
-    need("root", sandbox.tester.disposable, "the home is a person's")
+    need("root", sandbox.tester.disposable, "the home belongs to a real user")
     yield home
     (home / ".claude.json").unlink(missing_ok=True)
     (home / ".claude").rmdir()

@@ -88,9 +88,9 @@ def test_query_goes_on_as_events_come(journaled: SandboxRunner) -> None:
 
 def test_report_is_readable_by_its_owner_only(journaled: SandboxRunner) -> None:
     out = journaled.tree.root / "report.html"
-    said = audit(journaled, "report", "-o", out)
-    assert (said.exit_code, said.stderr) == (0, ""), said
-    assert said.stdout.endswith(f"events: {out}\n")
+    output = audit(journaled, "report", "-o", out)
+    assert (output.exit_code, output.stderr) == (0, ""), output
+    assert output.stdout.endswith(f"events: {out}\n")
     assert (out.stat().st_mode & 0o777, out.stat().st_uid) == (0o600, journaled.tester.uid)
     page = out.read_text()
     assert "The chain of the journal is complete" in page
@@ -106,10 +106,10 @@ def test_report_names_an_altered_journal(journaled: SandboxRunner) -> None:
     (file,) = Path(journaled.journal).glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join([*lines[:1], b"nonsense\n", *lines[2:]]))
-    said = audit(journaled, "report")
-    assert said.exit_code == 125
-    assert "was changed after it was written" in said.stdout
-    assert "1 lines of the journal are not events" in said.stdout
+    output = audit(journaled, "report")
+    assert output.exit_code == 125
+    assert "was changed after it was written" in output.stdout
+    assert "1 lines of the journal are not events" in output.stdout
     (journaled.journal / "head").unlink()
     lost = audit(journaled, "report")
     assert (lost.exit_code, "could not be verified" in lost.stdout) == (125, True)
@@ -131,7 +131,7 @@ def test_report_names_an_altered_journal(journaled: SandboxRunner) -> None:
 def test_audit_refuses_contradicting_options(
     journaled: SandboxRunner, words: list[Word], complaint: str
 ) -> None:
-    said = audit(journaled, *words)
-    assert (said.exit_code, said.stdout) == (125, ""), said
-    assert complaint in said.stderr
-    assert "Traceback" not in said.stderr
+    output = audit(journaled, *words)
+    assert (output.exit_code, output.stdout) == (125, ""), output
+    assert complaint in output.stderr
+    assert "Traceback" not in output.stderr

@@ -54,7 +54,7 @@ def test_the_marker_is_left_when_the_input_is_good(sandbox: SandboxRunner) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("[meta\n", 1, ""),
         ("[filesystem]\nread_glob = []\n", 2, "read_globs"),
@@ -69,16 +69,16 @@ def test_the_marker_is_left_when_the_input_is_good(sandbox: SandboxRunner) -> No
     ],
 )
 def test_a_wrong_policy_is_refused_with_file_and_line(
-    sandbox: SandboxRunner, text: str, line: int, said: str
+    sandbox: SandboxRunner, text: str, line: int, message: str
 ) -> None:
     """F-024, F-052, F-053, F-056, F-101, C-014, C-062"""
     outcome = refused(sandbox, "--policy", policy(sandbox, text))
     assert f"p.toml:{line}" in outcome.stderr
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("rx /usr\n", 1, "rx"),
         ("ro\n", 1, "ro"),
@@ -90,12 +90,12 @@ def test_a_wrong_policy_is_refused_with_file_and_line(
     ],
 )
 def test_a_wrong_profile_line_is_refused_with_file_and_line(
-    sandbox: SandboxRunner, text: str, line: int, said: str
+    sandbox: SandboxRunner, text: str, line: int, message: str
 ) -> None:
     """C-053, C-062, C-063"""
     outcome = refused(sandbox, "--profile", policy(sandbox, text, "p.conf"))
     assert f"p.conf:{line}" in outcome.stderr
-    assert said in outcome.stderr
+    assert message in outcome.stderr
 
 
 def test_a_missing_policy_file_is_an_error(sandbox: SandboxRunner) -> None:
@@ -141,7 +141,7 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         (
             '[filesystem]\nworkspace = "cow"\n',
@@ -160,7 +160,7 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
     ],
 )
 def test_a_rule_that_the_landlock_tier_can_not_hold_names_its_line(
-    sandbox: SandboxRunner, part: str, said: str
+    sandbox: SandboxRunner, part: str, message: str
 ) -> None:
     file = policy(sandbox, f'[meta]\ninherit = "ai-agent"\n{part}')
     assert (
@@ -169,7 +169,7 @@ def test_a_rule_that_the_landlock_tier_can_not_hold_names_its_line(
         ).exit_code
         == 0
     )
-    assert said in refused(sandbox, "--tier", "landlock", "--policy", file).stderr
+    assert message in refused(sandbox, "--tier", "landlock", "--policy", file).stderr
 
 
 def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunner) -> None:
@@ -181,7 +181,7 @@ def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunn
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["run"], "put -- before the command"),
         (["run", "ls"], "put -- before the command"),
@@ -202,13 +202,13 @@ def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunn
     ],
 )
 def test_a_wrong_command_line_is_refused_with_a_hint(
-    sandbox: SandboxRunner, words: list[str], said: str
+    sandbox: SandboxRunner, words: list[str], message: str
 ) -> None:
     outcome = sandbox.tester.run([sandbox.installation.paddock, *words], cwd=sandbox.tree.project)
     assert outcome.exit_code == 125, outcome
     assert outcome.stdout == ""
-    assert said in outcome.stderr
-    assert "hint: " in outcome.stderr or said in ("NAME=VALUE",)
+    assert message in outcome.stderr
+    assert "hint: " in outcome.stderr or message in ("NAME=VALUE",)
 
 
 def test_a_command_that_does_not_exist_is_127_and_one_that_is_no_program_126(

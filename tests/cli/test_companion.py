@@ -112,7 +112,7 @@ def test_a_line_is_an_answer(at_terminal: tuple[Core, Screen], typed: str, verdi
     for times, line in enumerate(typed.split("\n"), 1):
         is_asked(screen, times)
         screen.line(line)
-    assert core.heard() == {"answer": 7, "verdict": verdict, "by": "terminal"}
+    assert core.received() == {"answer": 7, "verdict": verdict, "by": "terminal"}
     gives_back(screen)
 
 
@@ -126,7 +126,7 @@ def test_interrupt_and_end_of_input_deny(at_terminal: tuple[Core, Screen], key: 
     core.ask(question())
     screen.shows(ASKED)
     screen.key(key)
-    assert core.heard()["verdict"] == "deny"
+    assert core.received()["verdict"] == "deny"
     gives_back(screen)
 
 
@@ -150,8 +150,8 @@ def test_text_typed_before_a_question_answers_nothing(sandbox: SandboxRunner) ->
         core.ask(question())
         screen.shows(ASKED)
         screen.line("session")
-        assert core.heard()["verdict"] == "session"
-        assert core.heard_nothing()
+        assert core.received()["verdict"] == "session"
+        assert core.received_nothing()
 
 
 def test_questions_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen]) -> None:
@@ -160,14 +160,14 @@ def test_questions_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen
     screen.shows("│ git 0")
     screen.shows(ASKED)
     screen.line("once")
-    assert core.heard() == {"answer": 0, "verdict": "once", "by": "terminal"}
+    assert core.received() == {"answer": 0, "verdict": "once", "by": "terminal"}
     screen.shows("│ git 1")
     screen.shows("paddock: may this run? (298 more wait)")
     core.withdraw(1)
     screen.shows("│ git 2")
     screen.shows(ASKED)
     screen.line("d")
-    assert core.heard() == {"answer": 2, "verdict": "deny", "by": "terminal"}
+    assert core.received() == {"answer": 2, "verdict": "deny", "by": "terminal"}
     screen.shows("│ git 3")
     for number in range(3, 300):
         core.withdraw(number)
@@ -182,11 +182,11 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
     core.withdraw(7)
     gives_back(screen)
     assert "xxx" not in screen.text()
-    assert core.heard_nothing()
+    assert core.received_nothing()
     core.ask(question(id=8))
     screen.shows(ASKED)
     screen.line("once")
-    assert core.heard()["answer"] == 8
+    assert core.received()["answer"] == 8
 
 
 def test_an_answer_to_a_withdrawn_question_does_not_answer_the_next(
@@ -203,9 +203,9 @@ def test_an_answer_to_a_withdrawn_question_does_not_answer_the_next(
     screen.line("once")
     screen.shows("│ git push")
     screen.shows(ASKED)
-    assert core.heard_nothing()
+    assert core.received_nothing()
     screen.line("d")
-    assert core.heard() == {"answer": 8, "verdict": "deny", "by": "terminal"}
+    assert core.received() == {"answer": 8, "verdict": "deny", "by": "terminal"}
 
 
 def test_the_end_of_the_core_gives_the_terminal_back(at_terminal: tuple[Core, Screen]) -> None:
@@ -224,7 +224,7 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(sandbox: SandboxRunner
         core.ask(question())
         screen.shows(ASKED)
         screen.line("once")
-        assert core.heard()["verdict"] == "once"
+        assert core.received()["verdict"] == "once"
         wait_for(lambda: "the whole word" not in screen.text(), "the question is gone")
         screen.type("k")  # a key without a line end
         wait_for(
@@ -245,7 +245,7 @@ def test_a_job_in_the_background_does_not_take_the_terminal(sandbox: SandboxRunn
         screen.line("fg")
         screen.shows(ASKED)
         screen.line("once")
-        assert core.heard()["verdict"] == "once"
+        assert core.received()["verdict"] == "once"
 
 
 def test_always_shows_the_rule_and_writes_it_after_a_yes(
@@ -260,11 +260,11 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(
     screen.line("")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     assert not approved(sandbox).exists()
-    assert core.heard_nothing()
+    assert core.received_nothing()
     screen.line("always")
     wait_for(lambda: screen.text().count("write this rule? yes") == 2, "the rule is shown again")
     screen.line("yes")
-    assert core.heard() == {"answer": 7, "verdict": "session", "by": "terminal"}
+    assert core.received() == {"answer": 7, "verdict": "session", "by": "terminal"}
     facts = approved(sandbox).stat()
     assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, sandbox.tester.uid)
     assert 'exe = "/usr/bin/git"' in approved(sandbox).read_text()
@@ -283,7 +283,7 @@ def test_a_call_without_an_exact_rule_is_asked_again(
     wait_for(lambda: "norulewaswritten" in "".join(screen.text().split()), "it says so")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     screen.line("once")
-    assert core.heard()["verdict"] == "once"
+    assert core.received()["verdict"] == "once"
     assert not approved(sandbox).exists()
 
 
@@ -298,7 +298,7 @@ def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core,
         "the whole fills the screen",
     )
     screen.line("d")
-    assert core.heard()["verdict"] == "deny"
+    assert core.received()["verdict"] == "deny"
 
 
 def padded(width: int) -> str:
@@ -341,7 +341,7 @@ def test_command_text_cannot_imitate_a_question(sandbox: SandboxRunner, size: st
             "because",
         ], screen.text()
         screen.line("once")
-        assert core.heard()["verdict"] == "once", "the control: it can be answered"
+        assert core.received()["verdict"] == "once", "the control: it can be answered"
 
 
 def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen]) -> None:
@@ -351,7 +351,7 @@ def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen])
     screen.shows("paddock: may this run?")
     screen.shows("│ git push")
     screen.line("once")
-    assert core.heard()["verdict"] == "once"
+    assert core.received()["verdict"] == "once"
 
 
 @pytest.mark.parametrize("how", ["the window", "the command"])
@@ -376,7 +376,7 @@ def test_a_question_too_long_for_the_window_is_shown_before_it_is_allowed(
         screen.shows(ASKED)
         screen.shows("│ git push")
         screen.line("session")
-        assert core.heard()["verdict"] == "session", "the first answer that counts"
+        assert core.received()["verdict"] == "session", "the first answer that counts"
 
 
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old\n+new \x1b[2J"
@@ -408,7 +408,7 @@ def test_a_tool_call_is_asked_about_with_its_diff(
     screen.shows("write this rule? yes, Enter: no")
     screen.shows('│ subject = ["/w/x.py"]')
     screen.line("yes")
-    assert core.heard() == {"answer": 9, "verdict": "session", "by": "terminal"}
+    assert core.received() == {"answer": 9, "verdict": "session", "by": "terminal"}
     assert (
         approved(sandbox).read_text()
         == '[[tool]]\ntool = "edit_file"\ncwd = "/w"\nsubject = ["/w/x.py"]\n'

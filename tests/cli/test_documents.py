@@ -143,7 +143,7 @@ def test_every_complete_program_of_the_documents_runs(block: Block, sandbox: San
 @pytest.fixture
 def home(tester: Tester, tree: ProjectTree) -> Iterator[Path]:
     """A user's home: a project, documents, and the directory of an agent."""
-    need("root", tester.disposable, "the documents' places would be made in your own home")
+    need("root", tester.disposable, "the paths of the documents would be created in your home")
     made = {
         "project/src/app.py": "print()\n",
         "project/docs/a.md": "text\n",
@@ -226,9 +226,9 @@ def test_every_command_of_the_documents_runs(
 
 def test_the_documents_say_that_the_network_is_open_by_default() -> None:
     for document in ("README.md", "docs/allow-a-host.md"):
-        said = [
+        output = [
             line
             for line in (REPOSITORY / document).read_text().splitlines()
             if "network is open" in line
         ]
-        assert any("127.0.0.1 included" in line for line in said), document
+        assert any("127.0.0.1 included" in line for line in output), document

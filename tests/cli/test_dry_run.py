@@ -135,9 +135,7 @@ def test_a_dry_run_ends_as_the_run_does(sandbox: SandboxRunner, case: Case, code
     assert (rehearsed.exit_code, ran.exit_code) == (code, code), (rehearsed, ran)
     if case is not a_journal_that_others_can_write:  # here the core prints its own message
         assert rehearsed.stderr == ran.stderr.replace(" (os error 2)", "")
-    assert (rehearsed.stdout != "") == (code != 125), (
-        "a plan that can not be carried out is not shown"
-    )
+    assert (rehearsed.stdout != "") == (code != 125), "a plan that cannot be applied is not shown"
 
 
 def test_json_dry_run_has_the_exit_code_and_the_refusal(sandbox: SandboxRunner) -> None:

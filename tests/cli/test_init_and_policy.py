@@ -27,7 +27,7 @@ def own(sandbox: SandboxRunner) -> Iterator[Path]:
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's configuration is not the tests' to write",
+        "the tests do not write the configuration of an ordinary user",
     )
     file = sandbox.tester.home / ".config" / "paddock" / "config.json"
     yield file

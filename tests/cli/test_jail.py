@@ -39,7 +39,7 @@ def refused(jail: Jail, *words: Word) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("-U", "nobody", "--", "true"), "a container needs a rootdir"),  # C-141
         (("--rootdir", "/srv", "--", "true"), "a container needs a username"),  # C-144
@@ -69,8 +69,10 @@ def refused(jail: Jail, *words: Word) -> str:
         (("--json", "--rootdir", "/srv", "-U", "nobody", "--", "true"), "--json needs --dry-run"),
     ],
 )
-def test_bad_input_is_refused_with_its_name(jail: Jail, words: tuple[str, ...], said: str) -> None:
-    assert said in refused(jail, *words)
+def test_bad_input_is_refused_with_its_name(
+    jail: Jail, words: tuple[str, ...], message: str
+) -> None:
+    assert message in refused(jail, *words)
 
 
 def test_a_root_directory_behind_a_link_is_refused(jail: Jail) -> None:

@@ -367,7 +367,9 @@ def test_a_weaker_plan_is_remembered_until_a_better_one_is_possible(
     assert run(without).exit_code == 0
     with launcher.without_python():
         assert run(without).exit_code == 0, "from memory"
-        assert run([]).exit_code == 125, "here there is a better one, and Python has to say so"
+        assert run([]).exit_code == 125, (
+            "a stronger tier is possible here, so Python has to compile"
+        )
     assert run([]).exit_code == 0
     with launcher.without_python():
         assert run([]).exit_code == 0

@@ -117,7 +117,7 @@ def test_why_names_the_rule_or_the_flag_that_would_allow_the_host(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ("93.184.216.34:8443", ["denied: 93.184.216.34:8443", "--allow-domain 93.184.216.34:8443"]),
         (
@@ -134,13 +134,13 @@ def test_why_names_the_rule_or_the_flag_that_would_allow_the_host(
     ],
 )
 def test_why_knows_addresses_and_the_ports_of_this_machine(
-    full: SandboxRunner, asked: str, said: list[str]
+    full: SandboxRunner, asked: str, message: list[str]
 ) -> None:
     text = "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\nallowed_local_ports=[5432]\n"
     local = full.tree.put(full.tree.root / "local.toml", text)
     answer = paddock(full, "why", "--policy", local, "--host", asked)
-    assert all(part in answer.stdout for part in said), str(answer)
-    assert answer.exit_code == (0 if said[0].startswith("allowed") else 1)
+    assert all(part in answer.stdout for part in message), str(answer)
+    assert answer.exit_code == (0 if message[0].startswith("allowed") else 1)
 
 
 @pytest.mark.parametrize("asked", ["[::1", "[::1:80", "[::1]x:80", "::1]"])
@@ -172,7 +172,7 @@ def test_absent_open_empty_and_disabled_networks_differ(full: SandboxRunner) -> 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             ["--block-net", "--allow-domain", "a.example"],
@@ -202,12 +202,12 @@ def test_absent_open_empty_and_disabled_networks_differ(full: SandboxRunner) -> 
     ],
 )
 def test_contradicting_or_unenforceable_network_options_are_refused(
-    full: SandboxRunner, words: list[str], said: str
+    full: SandboxRunner, words: list[str], message: str
 ) -> None:
     """F-132"""
     refused = paddock(full, "run", *words, "--", "true")
     assert (refused.exit_code, refused.stdout) == (125, "")
-    assert said in refused.stderr
+    assert message in refused.stderr
 
 
 def test_the_plan_keeps_every_host_with_its_line(full: SandboxRunner, policy: Path) -> None:

@@ -27,7 +27,9 @@ from tests.unit.executors.test_distro import DIGEST, ROOTFS
 ENOSYS = "38"
 
 
-def told(sandbox: SandboxRunner, *words: Word, prefix: list[Word] | None = None) -> Outcome:
+def sandbox_output(
+    sandbox: SandboxRunner, *words: Word, prefix: list[Word] | None = None
+) -> Outcome:
     outcome = sandbox.tester.run(
         [*(prefix or []), sandbox.installation.paddock, "sandbox", *words], cwd=sandbox.tree.project
     )
@@ -37,7 +39,7 @@ def told(sandbox: SandboxRunner, *words: Word, prefix: list[Word] | None = None)
 
 def test_modes_are_listed_as_json_and_as_text(sandbox: SandboxRunner) -> None:
     """A-102, A-103, A-130"""
-    table = json.loads(told(sandbox, "modes", "--json").stdout)
+    table = json.loads(sandbox_output(sandbox, "modes", "--json").stdout)
     assert list(table) == ["local", "linux", "windows", "wsl", "container", "ssh"]
     assert {mode for mode, row in table.items() if row["forced_ask"]} == {"local", "wsl", "ssh"}
     assert table["windows"]["reads"] == "everything"
@@ -46,19 +48,19 @@ def test_modes_are_listed_as_json_and_as_text(sandbox: SandboxRunner) -> None:
         for mode, row in table.items()
         if mode in ("local", "windows", "wsl")
     )
-    shown = told(sandbox, "modes").stdout
+    shown = sandbox_output(sandbox, "modes").stdout
     assert all(f"\n{mode}\n" in f"\n{shown}" for mode in table)
 
 
 def test_status_shows_which_limits_are_enforced(sandbox: SandboxRunner) -> None:
     """A-106, A-147"""
-    linux = told(sandbox, "status")
+    linux = sandbox_output(sandbox, "status")
     assert (linux.exit_code, linux.stdout.splitlines()[0]) == (0, "mode: linux")
     assert "writes: limited to the workspace" in linux.stdout
-    local = told(sandbox, "status", "--mode", "local")
+    local = sandbox_output(sandbox, "status", "--mode", "local")
     assert "writes: NOT limited" in local.stdout
-    assert json.loads(told(sandbox, "status", "--json").stdout)["writes_confined"] is True
-    old = told(
+    assert json.loads(sandbox_output(sandbox, "status", "--json").stdout)["writes_confined"] is True
+    old = sandbox_output(
         sandbox, "status", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
     )
     assert old.exit_code == 125
@@ -67,12 +69,12 @@ def test_status_shows_which_limits_are_enforced(sandbox: SandboxRunner) -> None:
 
 def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
     """A-107, A-120: the self test tries a path that the same user can write without a sandbox."""
-    held = told(sandbox, "selftest")
+    held = sandbox_output(sandbox, "selftest")
     assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (
         0,
         ["ok"] * 4,
     ), str(held)
-    local = told(sandbox, "selftest", "--mode", "local")
+    local = sandbox_output(sandbox, "selftest", "--mode", "local")
     assert local.exit_code == 125
     assert [line.split()[0] for line in local.stdout.splitlines()] == [
         "ok",
@@ -80,7 +82,7 @@ def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
         "FAILED",
         "FAILED",
     ]
-    old = told(
+    old = sandbox_output(
         sandbox, "selftest", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
     )
     assert (old.exit_code, old.stdout.splitlines()[0][:2]) == (125, "ok"), str(old)
@@ -91,7 +93,7 @@ def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
 @pytest.mark.parametrize("act", ["setup", "reset"])
 def test_distributions_are_for_windows(sandbox: SandboxRunner, act: str) -> None:
     """A-152"""
-    refused = told(sandbox, act, "--yes")
+    refused = sandbox_output(sandbox, act, "--yes")
     assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(
         refused
     )
@@ -101,12 +103,12 @@ def test_distributions_are_for_windows(sandbox: SandboxRunner, act: str) -> None
 def test_a_mode_of_another_system_is_refused(sandbox: SandboxRunner) -> None:
     """A-100, A-101"""
     for mode in ("windows", "wsl"):
-        refused = told(sandbox, "status", "--mode", mode)
+        refused = sandbox_output(sandbox, "status", "--mode", mode)
         assert (refused.exit_code, refused.stdout) == (125, "")
         assert f"mode {mode} needs Windows" in refused.stderr
-    assert told(sandbox, "status", "--mode", "x").exit_code == 125
+    assert sandbox_output(sandbox, "status", "--mode", "x").exit_code == 125
     file = sandbox.tree.put(sandbox.tree.root / "c.json", '{"safety": {"sandbox": {"mode": "x"}}}')
-    assert "'x' is not one of" in told(sandbox, "status", "--config", file).stderr
+    assert "'x' is not one of" in sandbox_output(sandbox, "status", "--config", file).stderr
 
 
 _LINUX = """
@@ -245,9 +247,9 @@ def test_linux_mode_without_landlock_is_refused_or_asks(sandbox: SandboxRunner) 
     assert look("strict") == ["exited", "ran\n", "allow", []]
     assert look("lenient") == ["exited", "ran\n", "allow", []]
     assert look("strict", *old)[:2] == ["unavailable", ""]
-    outcome, stdout, action, said = look("lenient", *old)
+    outcome, stdout, action, output = look("lenient", *old)
     assert (outcome, stdout, action) == ("exited", "ran\n", "ask")
-    assert said == [
+    assert output == [
         "commands of this session can write outside their workspace: the sandbox is incomplete "
         "on this machine"
     ]
@@ -390,7 +392,7 @@ def test_a_configuration_that_a_command_could_have_written_starts_nothing(
     sandboxed = {"mode": "container", "container": {"engine": str(engine), "image": "x"}}
     file = tree.put(tree.project / "agent.json", json.dumps({"safety": {"sandbox": sandboxed}}))
     for act in ("status", "selftest"):
-        outcome = told(sandbox, act, "--config", file)
+        outcome = sandbox_output(sandbox, act, "--config", file)
         assert outcome.exit_code == 125, str(outcome)
         assert "is not trusted yet" in outcome.stderr, str(outcome)
     assert not ran.exists()
@@ -400,5 +402,5 @@ def test_a_configuration_that_a_command_could_have_written_starts_nothing(
         ).exit_code
         == 0
     )
-    told(sandbox, "selftest", "--config", file)
-    assert ran.exists(), "the control: a person's own word starts it"
+    sandbox_output(sandbox, "selftest", "--config", file)
+    assert ran.exists(), "the control: after trust it starts"

@@ -293,7 +293,7 @@ def test_a_program_denied_before_the_rules_shows_the_reason(
 ) -> None:
     sandbox, tier = around
     policy = sandbox.tree.put(sandbox.tree.root / "p.toml", AROUND)
-    for command, said in {
+    for command, output in {
         f"{loader()} /bin/echo": "it is a loader",
         "bin/by-loader": "it is a loader",
         "bin/shut": "the file cannot be read",
@@ -307,6 +307,6 @@ def test_a_program_denied_before_the_rules_shows_the_reason(
             "unseen",
             None,
         ), answered
-        assert said in answered["reason"], answered
+        assert output in answered["reason"], answered
     # A shell runs a file that is not a program.
     assert answer(sandbox, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")

@@ -103,11 +103,11 @@ def test_a_variable_of_a_call_wins_and_is_not_on_the_command_line(
             return (await running).stdout, [word.decode(errors="replace") for word in words]
 
     try:
-        said, words = asyncio.run(scene())
+        output, words = asyncio.run(scene())
     finally:
         os.environ.pop("HOSTSECRET")
-    assert {f"ONE={SECRET}", "TWO=container"} <= set(said.splitlines())
-    assert "HOSTSECRET" not in said
+    assert {f"ONE={SECRET}", "TWO=container"} <= set(output.splitlines())
+    assert "HOSTSECRET" not in output
     assert any('export ONE="$PADDOCK_' in word for word in words), (
         "the control: the client was seen"
     )
@@ -189,7 +189,7 @@ def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(
         return await asyncio.gather(*running), seen.split()
 
     done, seen = asyncio.run(asyncio.wait_for(scene(), 120))
-    assert [said for said, _ in done] == ["0", "1", "2", "3"]
+    assert [output for output, _ in done] == ["0", "1", "2", "3"]
     assert (len(seen), len({container for _, container in done})) == (4, 4)
     assert engine.ask("ps", "--all", "--quiet") == ""
 
@@ -255,16 +255,17 @@ def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: 
 
     async def scene() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         executor = ContainerExecutor(IMAGE, workspace=tmp_path, engine=str(client), options=OPTIONS)
-        said = (await run(executor, "echo up")).stdout
+        output = (await run(executor, "echo up")).stdout
         client.write_text("#!/bin/sh\necho broken >&2; exit 125\n")
-        return said, await executor.dispose(), await executor.dispose()
+        return output, await executor.dispose(), await executor.dispose()
 
-    said, left, again = asyncio.run(scene())
-    assert said == "up\n"
+    output, left, again = asyncio.run(scene())
+    assert output == "up\n"
     assert [text.endswith(": broken") for text in left] == [True]
     assert again == ()
     wait_for(
-        lambda: engine.ask("ps", "--all", "--quiet") == "", "its pipe has ended it all the same"
+        lambda: engine.ask("ps", "--all", "--quiet") == "",
+        "the end of its pipe ended the container",
     )
 
 
@@ -287,23 +288,23 @@ def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
 
     name = asyncio.run(scene())
     lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    told = {words[0]: words for words in lines}
+    reported = {words[0]: words for words in lines}
     user = f"{os.getuid()}:{os.getgid()}"
-    assert told["run"] == [
+    assert reported["run"] == [
         "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user",
         user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none",
         "--memory", "4096m", "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir",
         "/work", "image", "sh", "-c",
         "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip
-    disguise = told["exec"][8]
+    disguise = reported["exec"][8]
     assert re.fullmatch("PADDOCK_[0-9A-F]{8}_0", disguise)
-    assert told["exec"] == [
+    assert reported["exec"] == [
         "exec", "--workdir", "/work/sub", "--env", f"PATH={PATH}", "--env", "HOME=/work", "--env",
         disguise, "--env", "PADDOCK_COMMAND", name, "sh", "-c",
         f'export A="${disguise}"; unset {disguise}; exec "$@"', "sh", "sh", "-c", "exit 0",
     ]  # fmt: skip
-    assert told["rm"] == ["rm", "--force", name]
+    assert reported["rm"] == ["rm", "--force", name]
 
 
 HELD = """

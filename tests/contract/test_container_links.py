@@ -73,7 +73,7 @@ def test_a_replaced_link_is_reported(engine: Engine, work: Path) -> None:
         engine, work, "rm .git/hooks; mkdir .git/hooks; echo x > .git/hooks/post-commit; echo done"
     )
     assert ran.stdout == "done\n"
-    assert (hooks / "post-commit").exists(), "an engine can not keep it from that"
+    assert (hooks / "post-commit").exists(), "an engine cannot prevent that"
     assert not confines
     assert any(text.startswith(f"{hooks}: ") and "was replaced" in text for text in left), left
 

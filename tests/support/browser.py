@@ -63,11 +63,11 @@ class Page:
 
     def tell(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        told = self.call(
+        reported = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        assert "exceptionDetails" not in reported, reported
+        return reported["result"].get("value")
 
     def until(self, expression: str) -> Any:
         return wait_for(lambda: self.tell(expression) or None, expression, PAGE_S)
@@ -109,11 +109,11 @@ def opened(tester: Tester, program: str) -> Iterator[Page]:
         with tester.starting(
             words, env={"HOME": profile, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
         ) as process:
-            said: list[str] = []
+            output: list[str] = []
 
             def listen(stream: IO[str]) -> None:
                 for line in stream:
-                    said.append(line)
+                    output.append(line)
 
             readers = [
                 threading.Thread(target=listen, args=(stream,), daemon=True)
@@ -125,7 +125,7 @@ def opened(tester: Tester, program: str) -> Iterator[Page]:
                 lambda: next(
                     (
                         line.split(":")[-1].split("/")[0]
-                        for line in said
+                        for line in output
                         if "DevTools listening" in line
                     ),
                     None,

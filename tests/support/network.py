@@ -59,7 +59,7 @@ class Server:
     def target(self) -> str:
         return f"{self.socket.type.name}/{self.address}/{self.port}"
 
-    def heard(self) -> list[bytes]:
+    def received(self) -> list[bytes]:
         found = []
         while True:
             try:

@@ -38,10 +38,10 @@ def alive(pid: int) -> bool:
 
 @dataclass(slots=True)
 class Listener:
-    """A unix socket outside. ``heard`` holds the messages that arrived."""
+    """A unix socket outside. ``received`` holds the messages that arrived."""
 
     address: str
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
@@ -69,11 +69,11 @@ def _hear(server: socket.socket, kind: int, listener: Listener, closing: threadi
     while not closing.is_set():
         try:
             if kind == socket.SOCK_DGRAM:
-                listener.heard.append(server.recv(64))
+                listener.received.append(server.recv(64))
             else:
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(60)
-                    listener.heard.append(connection.recv(64))
+                    listener.received.append(connection.recv(64))
         except TimeoutError:
             continue

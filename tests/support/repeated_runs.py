@@ -28,9 +28,7 @@ def paddock(
 @contextmanager
 def at_home(sandbox: SandboxRunner, name: str, target: Path | None = None) -> Iterator[Path]:
     """A directory or a link in the tester's home during the block. An earlier one is put back."""
-    need(
-        "root", sandbox.tester.disposable, "an ordinary user's own home is not the tests' to change"
-    )
+    need("root", sandbox.tester.disposable, "the tests do not change the home of an ordinary user")
     path = sandbox.tester.home / name
     aside = path.with_name(f"{path.name}-aside")
     for parent in reversed(path.relative_to(sandbox.tester.home).parents[:-1]):

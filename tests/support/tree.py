@@ -48,7 +48,7 @@ class ProjectTree:
 
 
 @contextmanager
-def laid_out(tester: Tester) -> Iterator[ProjectTree]:
+def project_tree(tester: Tester) -> Iterator[ProjectTree]:
     root = Path(tempfile.mkdtemp(prefix="paddock-tree-", dir=tester.home))
     try:
         tree = ProjectTree(

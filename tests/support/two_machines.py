@@ -66,7 +66,7 @@ class TwoMachines:
         file = sandbox.tree.put(sandbox.tree.root / "policy.toml", policy)
         return self.outside(sandbox, sandbox.command(words, "--policy", file))
 
-    def heard(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         """The requests that the servers got since the last call."""
         lines = self.log.read_text().splitlines()
         new, self.read = lines[self.read :], len(lines)
@@ -80,7 +80,7 @@ def two_machines(
     need(
         "root",
         os.getuid() == 0,
-        "network namespaces with a wire between them can only be had by root",
+        "only root can make two network namespaces with a wire",
     )
     need_program("ip")
     with ExitStack() as stack:
@@ -120,5 +120,5 @@ def two_machines(
             line.flush()
         wait_for(lambda: written.read_text().count('"ready"') == 2, "the servers")
         made = TwoMachines(here=sides[0].pid, log=written)
-        made.heard()
+        made.received()
         yield made

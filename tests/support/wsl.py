@@ -17,7 +17,7 @@ class FakeWsl:
         need(
             "python3",
             Path("/usr/bin/python3").exists(),
-            "no python3 on this machine, which wsl.exe is written for",
+            "no python3 on this machine, which the fake wsl.exe needs",
         )
         self.directory = directory
         self.program = directory / "wsl.exe"

@@ -92,8 +92,8 @@ def datagrams(server: socket.socket) -> None:
 def names_by_stream(client: socket.socket) -> None:
     with client, client.makefile("rwb") as stream:
         while len(length := stream.read(2)) == 2:
-            said = answer(stream.read(int.from_bytes(length, "big")), "tcp")
-            stream.write(len(said).to_bytes(2, "big") + said)
+            reply = answer(stream.read(int.from_bytes(length, "big")), "tcp")
+            stream.write(len(reply).to_bytes(2, "big") + reply)
             stream.flush()
 
 

@@ -37,7 +37,8 @@ static int dial(int kind, struct in_addr address, int port)
 /* RFC 1035: one question for an address. Over a stream its length comes first. */
 static size_t question(unsigned char *out, const char *name)
 {
-    static const unsigned char head[] = { 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0 }, tail[] = { 0, 0, 1, 0, 1 };
+    static const unsigned char head[] = { 0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0 };
+    static const unsigned char tail[] = { 0, 0, 1, 0, 1 };
     size_t at = 2;
     memcpy(out + at, head, sizeof head);
     at += sizeof head;
@@ -85,7 +86,8 @@ int main(int argc, char **argv)
     /* One answer after the question: its name has two bytes, and the address is at its end. */
     memcpy(&found, said + length - 2 + 12, sizeof found);
     s = dial(SOCK_STREAM, found, atoi(argv[4]));
-    int said_all = snprintf(request, sizeof request, "GET /hello HTTP/1.0\r\nHost: %s\r\n\r\n", argv[3]);
+    int said_all = snprintf(request, sizeof request,
+                            "GET /hello HTTP/1.0\r\nHost: %s\r\n\r\n", argv[3]);
     if (write(s, request, (size_t)said_all) != said_all)
         fail("send");
     while ((got = read(s, answer, sizeof answer)) > 0)

@@ -13,7 +13,9 @@ int main(int argc, char **argv)
     char line[512];
     strcpy(line, name);
     size_t length = strlen(line);
-    for (int i = 1; i < argc && length + strlen(argv[i]) + 2 < sizeof line && strlen(argv[i]) < 200; i++) {
+    for (int i = 1; i < argc; i++) {
+        if (length + strlen(argv[i]) + 2 >= sizeof line || strlen(argv[i]) >= 200)
+            break;
         line[length++] = ' ';
         memcpy(line + length, argv[i], strlen(argv[i]));
         length += strlen(argv[i]);

@@ -3,8 +3,8 @@
 
      naive PROGRAM WORD DIRECTORY -- COMMAND…
 
-   It denies PROGRAM (also as an interpreter or a loader), every program whose first argument is WORD,
-   and every program that is started in DIRECTORY. */
+   It denies PROGRAM (also as an interpreter or a loader), every program whose first argument is
+   WORD, and every program that is started in DIRECTORY. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <fcntl.h>
@@ -33,7 +33,8 @@ static int read_text(pid_t pid, unsigned long long address, char *room, size_t m
 {
     for (size_t got = 0; got < most;) {
         size_t piece = 4096 - (address + got) % 4096;
-        struct iovec here = {room + got, piece < most - got ? piece : most - got}, there = {(void *)(address + got), here.iov_len};
+        struct iovec here = {room + got, piece < most - got ? piece : most - got};
+        struct iovec there = {(void *)(address + got), here.iov_len};
         ssize_t count = process_vm_readv(pid, &here, 1, &there, 1, 0);
         if (count <= 0)
             return -1;
@@ -49,11 +50,14 @@ static int loader_of(int fd, char *room, size_t most)
 {
     Elf64_Ehdr head;
     Elf64_Phdr part;
-    if (pread(fd, &head, sizeof head, 0) != sizeof head || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
+    if (pread(fd, &head, sizeof head, 0) != sizeof head ||
+        memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
         return 0;
     for (int i = 0; i < head.e_phnum; i++)
-        if (pread(fd, &part, sizeof part, (off_t)(head.e_phoff + i * sizeof part)) == sizeof part && part.p_type == PT_INTERP)
-            return part.p_filesz <= most && pread(fd, room, part.p_filesz, (off_t)part.p_offset) == (ssize_t)part.p_filesz;
+        if (pread(fd, &part, sizeof part, (off_t)(head.e_phoff + i * sizeof part)) == sizeof part &&
+            part.p_type == PT_INTERP)
+            return part.p_filesz <= most && pread(fd, room, part.p_filesz, (off_t)part.p_offset) ==
+                                                (ssize_t)part.p_filesz;
     return 0;
 }
 
@@ -107,7 +111,8 @@ static int listen_to_execs(void)
     };
     struct sock_fprog filter = {sizeof code / sizeof *code, code};
     prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter);
+    return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                        &filter);
 }
 
 int main(int argc, char **argv)
@@ -116,7 +121,8 @@ int main(int argc, char **argv)
         return 2;
     word = argv[2], directory = argv[3];
     /* Descriptors are shared until exec, so the listener is available here. */
-    volatile int *listener = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    volatile int *listener =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     *listener = -1;
     pid_t child = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
     if (child == 0) {

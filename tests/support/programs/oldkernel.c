@@ -1,21 +1,23 @@
 /* Runs a command on a kernel that looks older, smaller or locked down.
 
-     oldkernel [--no-landlock ERRNO] [--landlock-abi N] [--statfs-type HEX PATH] [--no-seccomp ERRNO]
-               [--no-netns ERRNO] [--no-netfilter ERRNO] [--no-ipv6] -- CMD…
+     oldkernel [--no-landlock ERRNO] [--landlock-abi N] [--statfs-type HEX PATH]
+               [--no-seccomp ERRNO] [--no-netns ERRNO] [--no-netfilter ERRNO] [--no-ipv6] -- CMD…
 
-   --no-landlock E     the Landlock calls fail with errno E (38 ENOSYS before 5.13, or built without; 95 EOPNOTSUPP not
-                       switched on at boot; 1 EPERM as under a container engine's filter that does not know them)
-   --landlock-abi N    the version query answers N; a ruleset with rights newer than N is refused as that kernel
-                       would refuse it (EINVAL), everything else goes to the real kernel
-   --statfs-type T P   statfs and fstatfs on P, and below it, report file system type T (stands in for NFS)
-   --no-seccomp E      installing a filter fails with errno E (1 EPERM as in a locked-down container, 38 ENOSYS)
+   --no-landlock E     the Landlock calls fail with errno E (38 ENOSYS before 5.13 or built
+                       without; 95 EOPNOTSUPP not switched on at boot; 1 EPERM as under the filter
+                       of a container engine that does not know them)
+   --landlock-abi N    the version query answers N; a ruleset with rights newer than N is refused as
+                       that kernel would refuse it (EINVAL), everything else goes to the real kernel
+   --statfs-type T P   statfs and fstatfs on P, and below it, report file system type T (for NFS)
+   --no-seccomp E      installing a filter fails with errno E (1 EPERM as in a locked-down
+                       container, 38 ENOSYS)
 
    --no-netns E        network namespaces can not be made (28 ENOSPC: there may be none)
    --no-netfilter E    there is no socket to nf_tables (93 EPROTONOSUPPORT: built without)
    --no-ipv6           no socket of IPv6 can be made (built without, or ipv6.disable=1)
 
-   A plain refusal is a filter action. Other answers come from this program, which stays as the owner of
-   the listener. The command cannot see the difference. */
+   A plain refusal is a filter action. Other answers come from this program, which stays as the
+   owner of the listener. The command cannot see the difference. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +82,8 @@ static void build_filter(void)
 {
     load(offsetof(struct seccomp_data, arch));
     emit(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, NATIVE);
-    emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW); /* calls of another architecture are not judged */
+    /* calls of another architecture are not judged */
+    emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
     load(offsetof(struct seccomp_data, nr));
     if (landlock_errno) {
         answer_call(SYS_landlock_create_ruleset, SECCOMP_RET_ERRNO | (uint32_t)landlock_errno);
@@ -131,16 +134,19 @@ static const uint64_t file_rights[] = {0, 0x1fff, 0x3fff, 0x7fff, 0x7fff, 0xffff
 
 static int64_t old_create_ruleset(int memory, const struct seccomp_notif *request, int *pass_on)
 {
-    uint64_t address = request->data.args[0], size = request->data.args[1], flags = request->data.args[2];
+    uint64_t address = request->data.args[0], size = request->data.args[1];
+    uint64_t flags = request->data.args[2];
     if (flags == LANDLOCK_CREATE_RULESET_VERSION)
         return landlock_abi;
     uint64_t wanted[3] = {0}; /* handled_access_fs, handled_access_net, scoped */
-    if (flags || pread(memory, wanted, size < sizeof wanted ? size : sizeof wanted, (off_t)address) < 0) {
+    size_t length = size < sizeof wanted ? size : sizeof wanted;
+    if (flags || pread(memory, wanted, length, (off_t)address) < 0) {
         *pass_on = 1; /* the real kernel finds the same fault */
         return 0;
     }
     int known = landlock_abi < 7 ? landlock_abi : 7;
-    if (wanted[0] & ~file_rights[known] || (wanted[1] && landlock_abi < 4) || (wanted[2] && landlock_abi < 6))
+    if (wanted[0] & ~file_rights[known] || (wanted[1] && landlock_abi < 4) ||
+        (wanted[2] && landlock_abi < 6))
         return -EINVAL;
     *pass_on = 1;
     return 0;
@@ -185,8 +191,9 @@ static void serve(int listener)
     int memory = open(name, O_RDWR | O_CLOEXEC), pass_on = 0;
     int64_t result = -EACCES; /* unreadable memory is a failure, never an answer */
     if (memory >= 0) {
-        result = request.data.nr == SYS_landlock_create_ruleset ? old_create_ruleset(memory, &request, &pass_on)
-                                                                : strange_statfs(memory, &request, &pass_on);
+        result = request.data.nr == SYS_landlock_create_ruleset
+                     ? old_create_ruleset(memory, &request, &pass_on)
+                     : strange_statfs(memory, &request, &pass_on);
         close(memory);
     }
     struct seccomp_notif_resp response = {.id = request.id};
@@ -205,7 +212,8 @@ static void send_descriptor(int channel, int fd)
 {
     char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
     struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                             .msg_controllen = sizeof control};
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
@@ -219,7 +227,8 @@ static int receive_descriptor(int channel)
 {
     char byte, control[CMSG_SPACE(sizeof(int))];
     struct iovec part = {&byte, 1};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control,
+                             .msg_controllen = sizeof control};
     int fd = -1;
     if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) == 1 && CMSG_FIRSTHDR(&message))
         memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
@@ -232,7 +241,8 @@ static void run_command(int channel, char **command)
     int listening = (landlock_abi && !landlock_errno) || statfs_path;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         die("no_new_privs");
-    long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, listening ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, &program);
+    long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                            listening ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, &program);
     if (listener < 0)
         die("seccomp");
     if (listening) {
@@ -292,11 +302,11 @@ int main(int argc, char **argv)
     close(channel[1]);
     int listener = receive_descriptor(channel[0]);
     if (listener >= 0)
-        /* ends by itself: the listener reports a hang-up when the last process under the filter ends */
-        for (struct pollfd wait_for = {.fd = listener, .events = POLLIN}; poll(&wait_for, 1, -1) >= 0;) {
-            if (wait_for.revents & POLLIN)
+        /* the loop ends when the last process under the filter has ended (POLLHUP) */
+        for (struct pollfd ready = {.fd = listener, .events = POLLIN}; poll(&ready, 1, -1) >= 0;) {
+            if (ready.revents & POLLIN)
                 serve(listener);
-            else if (wait_for.revents)
+            else if (ready.revents)
                 break;
         }
     int status;

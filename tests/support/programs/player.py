@@ -44,5 +44,5 @@ with (
     concurrent.futures.ThreadPoolExecutor(16) as threads,
     open(sys.argv[1], encoding="ascii") as file,
 ):
-    for told in threads.map(play, file):
-        print(told, flush=True)
+    for reported in threads.map(play, file):
+        print(reported, flush=True)

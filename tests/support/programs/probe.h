@@ -1,7 +1,7 @@
 /* One probe with many acts. A probe prints "started" before it tries anything, so that "blocked"
-   cannot mean "never ran". Then it prints one line: "ok", "ok DETAIL" or the name of the errno. If an
-   act leaves a trace on the host, the test checks that trace. This line shows only the error that the
-   program got. */
+   cannot mean "never ran". Then it prints one line: "ok", "ok DETAIL" or the name of the errno.
+   If an act leaves a trace on the host, the test checks that trace. This line shows only the
+   error that the program got. */
 #ifndef PROBE_H
 #define PROBE_H
 

@@ -1,5 +1,5 @@
-/* Acts that execute a program. Each runs in a child, so that the test sees that the caller lives on.
-   The answer is the errno of the child, "ok STATUS" if a program ended, or "killed SIGNAL". */
+/* Acts that execute a program. Each runs in a child, so that the test sees that the caller lives
+   on. The answer is the errno of the child, "ok STATUS" if a program ended, or "killed SIGNAL". */
 #include "probe.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -47,7 +47,8 @@ static int outcome_of(pid_t child)
 
 static int in_child(void (*way)(int count, char **argument), int count, char **argument)
 {
-    failure = mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    failure =
+        mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
     if (child == 0) {
         way(count, argument);
@@ -56,12 +57,12 @@ static int in_child(void (*way)(int count, char **argument), int count, char **a
     return outcome_of(child);
 }
 
-#define WAY(name)                                                                                                      \
-    static void name##_way(int count, char **argument);                                                                \
-    static int name(int count, char **argument)                                                                        \
-    {                                                                                                                  \
-        return in_child(name##_way, count, argument);                                                                  \
-    }                                                                                                                  \
+#define WAY(name)                                                                                 \
+    static void name##_way(int count, char **argument);                                           \
+    static int name(int count, char **argument)                                                   \
+    {                                                                                             \
+        return in_child(name##_way, count, argument);                                             \
+    }                                                                                             \
     static void name##_way(int count, char **argument)
 
 /* PATH ARGUMENT…: the raw system call, without an environment. */
@@ -130,7 +131,8 @@ WAY(at)
 static int by_vfork(int count, char **argument)
 {
     (void)count;
-    failure = mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    failure =
+        mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = vfork();
     if (child == 0) {
         execv(argument[0], argument);
@@ -143,7 +145,8 @@ static int by_spawn(int count, char **argument)
 {
     (void)count;
     pid_t child;
-    failure = mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    failure =
+        mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     errno = posix_spawn(&child, argument[0], NULL, NULL, argument, environ);
     return errno ? refused() : outcome_of(child);
 }
@@ -248,7 +251,8 @@ WAY(wrong_pointer)
     (void)count;
     char *nowhere = (char *)8, *words[] = {argument[1], nowhere, NULL};
     long page = sysconf(_SC_PAGESIZE);
-    char **edge = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char **edge = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                       -1, 0);
     munmap((char *)edge + page, (size_t)page);
     char **last = (char **)((char *)edge + page) - 1; /* a list that ends at an unmapped page */
     *last = argument[1];
@@ -305,7 +309,8 @@ static int under_tracer(int count, char **argument)
 {
     (void)count;
     int status;
-    failure = mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    failure =
+        mmap(NULL, sizeof *failure, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
     if (child == 0) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0) {
@@ -315,7 +320,8 @@ static int under_tracer(int count, char **argument)
         failed();
     }
     while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
-        int passed = WSTOPSIG(status) == SIGSTOP || WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+        int stop = WSTOPSIG(status);
+        int passed = stop == SIGSTOP || stop == SIGTRAP ? 0 : stop;
         ptrace(PTRACE_CONT, child, NULL, (void *)(long)passed);
     }
     if (*failure) {
@@ -347,13 +353,17 @@ WAY(foreign)
         return;
     }
     size_t room = 4096;
-    char *low = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT, -1, 0);
+    char *low = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT,
+                     -1, 0);
     strcpy(low, argument[1]);
     unsigned *words = (unsigned *)(low + room / 2);
     words[0] = (unsigned)(size_t)low;
     words[1] = 0;
     long result;
-    __asm__ volatile("int $0x80" : "=a"(result) : "a"(11L), "b"(low), "c"(words), "d"(words + 1) : "memory");
+    __asm__ volatile("int $0x80"
+                     : "=a"(result)
+                     : "a"(11L), "b"(low), "c"(words), "d"(words + 1)
+                     : "memory");
     errno = (int)-result;
 #else
     (void)count, (void)argument;
@@ -383,21 +393,28 @@ static unsigned long long next_number(void)
 
 static void noise_once(char *room, char *self)
 {
-    void *places[] = {NULL, (void *)8, room, room + 4090, room + 4096, room + 8191, (void *)-1L, (void *)-4096L,
-                      (void *)(1UL << 47), self, &places, environ, (void *)next_number()};
+    void *places[] = {NULL, (void *)8, room, room + 4090, room + 4096, room + 8191, (void *)-1L,
+                      (void *)-4096L, (void *)(1UL << 47), self, &places, environ,
+                      (void *)next_number()};
     size_t most = sizeof places / sizeof *places;
     for (int i = 0; i < 64; i++)
-        ((unsigned long long *)room)[next_number() % 1024] = next_number() % 3 ? (unsigned long long)(size_t)places[next_number() % most]
-                                                                            : next_number();
+        ((unsigned long long *)room)[next_number() % 1024] =
+            next_number() % 3 ? (unsigned long long)(size_t)places[next_number() % most]
+                              : next_number();
     if (next_number() % 4 == 0)
         snprintf(room, 64, "/proc/self/fd/%d", (int)(next_number() % 8));
-    long descriptor = next_number() % 3 ? (long)(next_number() % 6) - 1 : (next_number() % 2 ? AT_FDCWD : (long)next_number());
+    long descriptor = next_number() % 3   ? (long)(next_number() % 6) - 1
+                      : next_number() % 2 ? AT_FDCWD
+                                          : (long)next_number();
     if (next_number() % 2)
-        syscall(SYS_execve, places[next_number() % most], places[next_number() % most], places[next_number() % most]);
+        syscall(SYS_execve, places[next_number() % most], places[next_number() % most],
+                places[next_number() % most]);
     else
         syscall(SYS_execveat, descriptor, next_number() % 3 ? places[next_number() % most] : "",
                 places[next_number() % most], places[next_number() % most],
-                next_number() % 2 ? next_number() : next_number() % 2 ? AT_EMPTY_PATH : AT_SYMLINK_NOFOLLOW);
+                next_number() % 2   ? next_number()
+                : next_number() % 2 ? AT_EMPTY_PATH
+                                    : AT_SYMLINK_NOFOLLOW);
 }
 
 static int noise(int count, char **argument)

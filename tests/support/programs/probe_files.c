@@ -53,24 +53,89 @@ static int write_to(const char *path, int flags)
     return print_result(write(fd, "probe\n", 6));
 }
 
-static int create(int count, char **argument) { (void)count; return write_to(argument[0], O_CREAT | O_EXCL); }
-static int overwrite(int count, char **argument) { (void)count; return write_to(argument[0], 0); }
-static int append(int count, char **argument) { (void)count; return write_to(argument[0], O_APPEND); }
-static int open_truncate(int count, char **argument) { (void)count; return write_to(argument[0], O_TRUNC); }
-static int truncate_path(int count, char **argument) { (void)count; return print_result(truncate(argument[0], 0)); }
-static int unlink_path(int count, char **argument) { (void)count; return print_result(unlink(argument[0])); }
-static int rmdir_path(int count, char **argument) { (void)count; return print_result(rmdir(argument[0])); }
-static int mkdir_path(int count, char **argument) { (void)count; return print_result(mkdir(argument[0], 0755)); }
-static int mkfifo_path(int count, char **argument) { (void)count; return print_result(mkfifo(argument[0], 0644)); }
-static int symlink_path(int count, char **argument) { (void)count; return print_result(symlink(argument[0], argument[1])); }
-static int link_path(int count, char **argument) { (void)count; return print_result(link(argument[0], argument[1])); }
-static int rename_path(int count, char **argument) { (void)count; return print_result(rename(argument[0], argument[1])); }
-static int chmod_path(int count, char **argument) { (void)count; return print_result(chmod(argument[0], 0666)); }
+static int create(int count, char **argument)
+{
+    (void)count;
+    return write_to(argument[0], O_CREAT | O_EXCL);
+}
+
+static int overwrite(int count, char **argument)
+{
+    (void)count;
+    return write_to(argument[0], 0);
+}
+
+static int append(int count, char **argument)
+{
+    (void)count;
+    return write_to(argument[0], O_APPEND);
+}
+
+static int open_truncate(int count, char **argument)
+{
+    (void)count;
+    return write_to(argument[0], O_TRUNC);
+}
+
+static int truncate_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(truncate(argument[0], 0));
+}
+
+static int unlink_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(unlink(argument[0]));
+}
+
+static int rmdir_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(rmdir(argument[0]));
+}
+
+static int mkdir_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(mkdir(argument[0], 0755));
+}
+
+static int mkfifo_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(mkfifo(argument[0], 0644));
+}
+
+static int symlink_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(symlink(argument[0], argument[1]));
+}
+
+static int link_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(link(argument[0], argument[1]));
+}
+
+static int rename_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(rename(argument[0], argument[1]));
+}
+
+static int chmod_path(int count, char **argument)
+{
+    (void)count;
+    return print_result(chmod(argument[0], 0666));
+}
 
 static int exchange(int count, char **argument)
 {
     (void)count;
-    return print_result(syscall(SYS_renameat2, AT_FDCWD, argument[0], AT_FDCWD, argument[1], 2u /* RENAME_EXCHANGE */));
+    return print_result(syscall(SYS_renameat2, AT_FDCWD, argument[0], AT_FDCWD, argument[1],
+                                2u /* RENAME_EXCHANGE */));
 }
 
 static int mksocket(int count, char **argument)

@@ -88,7 +88,8 @@ static int pair_to(char **argument, int reconnect)
     if (socketpair(AF_UNIX, atoi(argument[0]), 0, pair) < 0)
         return refused();
     if (!reconnect)
-        return print_result(sendto(pair[0], "probe", 5, 0, (struct sockaddr *)&address, sizeof address));
+        return print_result(
+            sendto(pair[0], "probe", 5, 0, (struct sockaddr *)&address, sizeof address));
     if (connect(pair[0], (struct sockaddr *)&address, sizeof address) < 0)
         return refused();
     return print_result(write(pair[0], "probe", 5));
@@ -97,8 +98,8 @@ static int pair_to(char **argument, int reconnect)
 static int pair_send(int count, char **argument) { (void)count; return pair_to(argument, 0); }
 static int pair_connect(int count, char **argument) { (void)count; return pair_to(argument, 1); }
 
-/* "linger FILE": leaves a process behind, by a new session and a double fork. It ignores all signals
-   that can be ignored, writes its pid to FILE and waits for ever. */
+/* "linger FILE": leaves a process behind, by a new session and a double fork. It ignores all
+   signals that can be ignored, writes its pid to FILE and waits for ever. */
 static int linger(int count, char **argument)
 {
     (void)count;

@@ -23,7 +23,8 @@ static int raw(int count, char **argument)
     long value[7] = {0};
     for (int i = 0; i < count && i < 7; i++)
         value[i] = number(argument[i]);
-    return print_result(syscall(value[0], value[1], value[2], value[3], value[4], value[5], value[6]));
+    return print_result(
+        syscall(value[0], value[1], value[2], value[3], value[4], value[5], value[6]));
 }
 
 /* The same call through x32: the number has bit 30, the architecture value stays x86_64. */
@@ -77,8 +78,9 @@ static int clone3_flags(int count, char **argument)
     return end_child(syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 
-/* "tiocsti COMMAND": makes a new controlling terminal, then calls TIOCSTI on it. "ok typed" means that
-   the byte arrived as if it was typed. COMMAND may have bits above the 32 that the kernel reads. */
+/* "tiocsti COMMAND": makes a new controlling terminal, then calls TIOCSTI on it. "ok typed"
+   means that the byte arrived as if it was typed. COMMAND may have bits above the 32 that the
+   kernel reads. */
 static int tiocsti(int count, char **argument)
 {
     (void)count;
@@ -119,7 +121,8 @@ static int ioctl_on_terminal(int count, char **argument)
 
 static int make_socket(int count, char **argument)
 {
-    return print_result(socket((int)number(argument[0]), count > 1 ? (int)number(argument[1]) : SOCK_STREAM,
+    return print_result(socket((int)number(argument[0]),
+                               count > 1 ? (int)number(argument[1]) : SOCK_STREAM,
                           count > 2 ? (int)number(argument[2]) : 0));
 }
 

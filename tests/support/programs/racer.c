@@ -1,17 +1,19 @@
-/* Executes a program in a loop. Meanwhile its path, its arguments or its file change between two values as
-   fast as possible:
+/* Executes a program in a loop. Meanwhile its path, its arguments or its file change between two
+   values as fast as possible:
 
      racer thread|clone|shared|mem|vm-write  argv|path  CALLS PROGRAM ONE OTHER
-     racer symlink|exchange                             CALLS PROGRAM ONE OTHER   (files that PROGRAM leads to, or is)
-     racer rewrite                                      CALLS PROGRAM ONE OTHER OFFSET   (bytes of PROGRAM itself)
-     racer directory                                    CALLS PROGRAM ONE OTHER   (working directories)
-     racer alone                                        CALLS PROGRAM ONE OTHER   (argv, by a thread, and no process stays)
+     racer symlink|exchange CALLS PROGRAM ONE OTHER   (files that PROGRAM leads to, or is)
+     racer rewrite CALLS PROGRAM ONE OTHER OFFSET     (bytes of PROGRAM itself)
+     racer directory CALLS PROGRAM ONE OTHER          (working directories)
+     racer alone CALLS PROGRAM ONE OTHER              (argv, by a thread, and no process stays)
 
-   argv: PROGRAM is executed with one argument, ONE or OTHER. path: PROGRAM is ignored, ONE or OTHER is executed. Memory
-   is changed by a thread of the caller (thread), a process that shares all memory (clone), a process that shares a page
-   (shared), or a process that writes through /proc/PID/mem (mem) or process_vm_writev(2) (vm-write).
+   argv: PROGRAM is executed with one argument, ONE or OTHER. path: PROGRAM is ignored, ONE or
+   OTHER is executed. Memory is changed by a thread of the caller (thread), a process that shares
+   all memory (clone), a process that shares a page (shared), or a process that writes through
+   /proc/PID/mem (mem) or process_vm_writev(2) (vm-write).
 
-   At the end it prints the number of calls, of programs that ended, and of programs that were killed. */
+   At the end it prints the number of calls, of programs that ended, and of programs that were
+   killed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -83,7 +85,8 @@ static void swap_link(int which)
 static void exchange(int which)
 {
     (void)which;
-    if (syscall(SYS_renameat2, AT_FDCWD, values[0], AT_FDCWD, values[1], 2 /* RENAME_EXCHANGE */) < 0)
+    if (syscall(SYS_renameat2, AT_FDCWD, values[0], AT_FDCWD, values[1],
+                2 /* RENAME_EXCHANGE */) < 0)
         stop("renameat2");
 }
 
@@ -160,8 +163,9 @@ int main(int argc, char **argv)
     strcpy(own, values[0]);
 
     pid_t changer = 0;
-    int is_thread = strcmp(who, "thread") == 0, is_clone = strcmp(who, "clone") == 0, is_shared = strcmp(who, "shared") == 0;
-    int is_mem = strcmp(who, "mem") == 0, is_vm = strcmp(who, "vm-write") == 0, is_directory = strcmp(who, "directory") == 0;
+    int is_thread = strcmp(who, "thread") == 0, is_clone = strcmp(who, "clone") == 0;
+    int is_shared = strcmp(who, "shared") == 0, is_mem = strcmp(who, "mem") == 0;
+    int is_vm = strcmp(who, "vm-write") == 0, is_directory = strcmp(who, "directory") == 0;
     if (is_shared)
         changer = busy(share);
     else if (strcmp(who, "symlink") == 0)
@@ -192,7 +196,8 @@ int main(int argc, char **argv)
 
     char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     while (__atomic_load_n(calls, __ATOMIC_RELAXED) < wanted) {
-        pid_t child = is_clone ? clone(call_own, stack + (1 << 16), CLONE_VM | SIGCHLD, NULL) : fork();
+        pid_t child = is_clone ? clone(call_own, stack + (1 << 16), CLONE_VM | SIGCHLD, NULL)
+                               : fork();
         if (child < 0)
             stop("fork");
         if (child == 0) {
@@ -207,7 +212,8 @@ int main(int argc, char **argv)
         int memory = is_mem ? open(path, O_WRONLY | O_CLOEXEC) : -1;
         struct iovec here = {(void *)values[0], length}, there = {own, length};
         int status;
-        for (int which = 1; waitpid(child, &status, is_mem || is_vm || is_clone ? WNOHANG : 0) == 0; which = !which) {
+        int options = is_mem || is_vm || is_clone ? WNOHANG : 0;
+        for (int which = 1; waitpid(child, &status, options) == 0; which = !which) {
             here.iov_base = (void *)values[which];
             if (is_clone)
                 for (int i = 0; i < 200; i++, which = !which)

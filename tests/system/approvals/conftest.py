@@ -49,8 +49,8 @@ class Server:
     def state(self) -> dict[str, Any]:
         """The first message of the event stream of the page."""
         with urllib.request.urlopen(f"{self.address}events", timeout=START_S) as stream:
-            told: dict[str, Any] = json.loads(stream.readline().removeprefix(b"data: "))
-            return told
+            reported: dict[str, Any] = json.loads(stream.readline().removeprefix(b"data: "))
+            return reported
 
 
 START_S = 60.0
@@ -61,22 +61,22 @@ def serving(tester: Tester, installation: Installation) -> Iterator[Server]:
     with tester.starting([installation.paddock, "approvals", "serve"]) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        said: list[str] = []
+        output: list[str] = []
 
         def listen(stream: IO[str]) -> None:
             for line in stream:
-                said.append(line)
+                output.append(line)
 
         reader = threading.Thread(target=listen, args=(process.stdout,))
         reader.start()
         try:
             wait_for(
-                lambda: len(said) >= 3 or process.poll() is not None,
+                lambda: len(output) >= 3 or process.poll() is not None,
                 "the server has said its address",
                 START_S,
             )
-            assert said, process.stderr.read()
-            yield Server(address=said[0].strip(), pid=process.pid)
+            assert output, process.stderr.read()
+            yield Server(address=output[0].strip(), pid=process.pid)
         finally:
             process.terminate()
             process.wait()
@@ -85,7 +85,7 @@ def serving(tester: Tester, installation: Installation) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def server(tester: Tester, installation: Installation) -> Iterator[Server]:
-    need("root", tester.disposable, "an ordinary user's own approvals are not the tests' to answer")
+    need("root", tester.disposable, "the tests do not answer approvals of an ordinary user")
     with serving(tester, installation) as started:
         yield started
 

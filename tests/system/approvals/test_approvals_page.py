@@ -104,7 +104,7 @@ def test_one_of_several_questions_can_be_chosen(
         page.key("y")
         cards(page, 2)
         # The answer removes the card, and the command runs after it.
-        wait_for((sandbox.tree.project / second.split()[1]).exists, "what was allowed happens")
+        wait_for((sandbox.tree.project / second.split()[1]).exists, "the allowed command runs")
         page.key("?")
         page.until("document.querySelector('#keys').open")
         page.key("y")  # ignored while a dialog is open

@@ -116,10 +116,10 @@ def test_random_bytes_are_refused_and_disturb_no_client(server: Server, noise: b
         try:
             line.sendall(noise)
             line.shutdown(socket.SHUT_WR)
-            said = line.recv(1 << 16)
+            output = line.recv(1 << 16)
         except ConnectionError:
-            said = b""
-        assert said[9:12] in (b"", b"400")
+            output = b""
+        assert output[9:12] in (b"", b"400")
     assert status(server, f"/{server.token}/") == 200
 
 

@@ -128,7 +128,7 @@ def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own approvals are not the tests' to write",
+        "the tests do not write approvals of an ordinary user",
     )
     need_program("git")
     tree = sandbox.tree
@@ -168,9 +168,9 @@ def test_answer_once_is_valid_for_one_call(asking: Asking) -> None:
         screen.shows("second-126")
         screen.shows("ended-0")
         assert "Stopped" not in screen.text()
-    said = [(event["action"], event["rule_id"], event.get("by")) for event in asking.events()]
-    assert ("allow", "push-asks", "terminal") in said
-    assert ("deny", "push-asks", "terminal") in said
+    decisions = [(event["action"], event["rule_id"], event.get("by")) for event in asking.events()]
+    assert ("allow", "push-asks", "terminal") in decisions
+    assert ("deny", "push-asks", "terminal") in decisions
 
 
 def test_answer_session_is_valid_until_the_run_ends(asking: Asking) -> None:

@@ -34,7 +34,7 @@ def test_the_end_of_the_server_denies_what_is_open_and_what_comes(sandbox: Sandb
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own approvals are not the tests' to answer",
+        "the tests do not answer approvals of an ordinary user",
     )
     policy = sandbox.tree.put(sandbox.tree.root / "p.toml", POLICY)
     ended: list[Outcome] = []

@@ -81,9 +81,9 @@ def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page)
         "[...document.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().height)"
     )
     assert min(heights) > 10
-    said = page.tell("document.body.innerText")
-    assert "no-touching" in said
-    assert "<b>x" in said
+    output = page.tell("document.body.innerText")
+    assert "no-touching" in output
+    assert "<b>x" in output
     assert (
         page.tell("getComputedStyle(document.body).maxWidth") != "none"
     )  # the style of the report is applied
@@ -93,9 +93,9 @@ def test_a_report_is_drawn_without_a_network(sandbox: SandboxRunner, page: Page)
 
 def test_hostile_events_stay_text(sandbox: SandboxRunner, page: Page) -> None:
     shown(sandbox, page, everything(text=EVIL))
-    said = page.tell("document.body.innerText")
-    assert "<script>alert(1)</script>" in said
-    assert "<img src=//evil.example/x" in said
+    output = page.tell("document.body.innerText")
+    assert "<script>alert(1)</script>" in output
+    assert "<img src=//evil.example/x" in output
     assert page.tell("document.title").count("alert") == 0
     for letter in ("\u202e", "\x1b", "\x00"):
         assert not page.tell(f"document.documentElement.textContent.includes({json.dumps(letter)})")
@@ -108,9 +108,9 @@ def test_a_script_added_to_the_report_does_not_run(sandbox: SandboxRunner, page:
     page.tell(f"{{ {made}; document.body.append(one) }}")
     assert page.tell("document.querySelectorAll('script').length") == 1
     assert page.tell("document.title") != "1"
-    heard = (
+    received = (
         "document.addEventListener('securitypolicyviolation', "
         "(event) => done(event.effectiveDirective))"
     )
     image = "const one = new Image(); one.src = 'http://127.0.0.1:9/x'; document.body.append(one)"
-    assert page.tell(f"new Promise((done) => {{ {heard}; {image} }})") == "img-src"
+    assert page.tell(f"new Promise((done) => {{ {received}; {image} }})") == "img-src"

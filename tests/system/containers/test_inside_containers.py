@@ -29,7 +29,7 @@ def container(sandbox: SandboxRunner) -> Iterator[Container]:
         yield container
 
 
-def fenced(container: Container, *words: Word) -> list[Word]:
+def sandboxed(container: Container, *words: Word) -> list[Word]:
     sandbox = container.sandbox
     return [
         sandbox.installation.paddock,
@@ -53,10 +53,12 @@ def test_sandbox_holds_under_the_engines_default_filter(
     assert "Seccomp:\t2\n" in status.stdout, f"the engine put no filter on: {status}"
     doctor = container.run([container.sandbox.installation.paddock, "doctor"], uid=uid)
     assert doctor.exit_code == 0, str(doctor)
-    assert container.run(fenced(container, probe, "read", "own.txt"), uid=uid).answer == "ok mine"
-    assert container.run(fenced(container, probe, "read", secret), uid=uid).answer == "EACCES"
+    assert (
+        container.run(sandboxed(container, probe, "read", "own.txt"), uid=uid).answer == "ok mine"
+    )
+    assert container.run(sandboxed(container, probe, "read", secret), uid=uid).answer == "EACCES"
     assert container.run([probe, "read", secret], uid=uid).answer == f"ok {SECRET}"
-    assert container.run(fenced(container, probe, "syscall", PTRACE), uid=uid).answer == "EPERM"
+    assert container.run(sandboxed(container, probe, "syscall", PTRACE), uid=uid).answer == "EPERM"
     assert container.run([probe, "syscall", PTRACE], uid=uid).answer == "ok"
 
 
@@ -67,7 +69,7 @@ def test_an_engine_that_does_not_know_the_calls_is_named_with_the_remedy(
     """F-019: an old profile of the engine that does not know the calls. The named remedy works."""
     marker = container.sandbox.tree.project / "ran"
     older = _without(names, container.place / "older.json")
-    words = fenced(container, "touch", marker)
+    words = sandboxed(container, "touch", marker)
     refused = container.run(words, "--security-opt", f"seccomp={older}")
     assert refused.exit_code == 125, str(refused)
     assert "--security-opt seccomp=" in refused.stderr

@@ -234,7 +234,7 @@ def test_capabilities_are_none_but_those_that_are_named(jail: Jail) -> None:
         assert status(running.command, "NoNewPrivs") == "1"
         wait_for(
             lambda: int(status(running.init, "CapEff"), 16) == 0,
-            "init has nothing left to take over",
+            "init has no child left",
         )
     with jail.running("--cap-allow", "CAP_NET_BIND_SERVICE") as running:
         for name in ("CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"):
@@ -319,8 +319,8 @@ def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
     assert "readable" in free.stdout
     for name in ("data/a", "b"):
         (jail.rootdir / "srv" / name).unlink()
-    fenced = jail.shell(script, "-r", "/bin", "-r", "/srv", "-r", "/etc", "-a", "/srv/data")
-    assert fenced.stdout == f"started\nwrote\n{MESSAGE}\n", str(fenced)
+    sandboxed = jail.shell(script, "-r", "/bin", "-r", "/srv", "-r", "/etc", "-a", "/srv/data")
+    assert sandboxed.stdout == f"started\nwrote\n{MESSAGE}\n", str(sandboxed)
     assert os.listdir(jail.rootdir / "srv") == ["data"]
     assert (jail.rootdir / "srv" / "data" / "a").exists()
 

@@ -32,9 +32,9 @@ def test_a_command_that_is_itself_denied_is_126(gate: Gate) -> None:
 def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     forbidden = gate.sandbox.programs.forbidden
     because = rule("no-marker", "deny", exe=str(forbidden), reason="leaves a mark")
-    said = f"paddock: denied: {forbidden} a\\x20b (rule no-marker: leaves a mark)"
+    denial = f"paddock: denied: {forbidden} a\\x20b (rule no-marker: leaves a mark)"
     probe = gate.sandbox.probe("exec", forbidden, "a b")
-    assert gate.inside(probe, because).stderr.splitlines() == [said]
+    assert gate.inside(probe, because).stderr.splitlines() == [denial]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
     # A caller that tries several directories, or tries again, is denied each time and reported
     # once.
@@ -44,7 +44,7 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
         f" except OSError: pass"
     )
     outcome = gate.inside(["python3", "-c", again], because)
-    assert outcome.stderr.splitlines() == [said], str(outcome)
+    assert outcome.stderr.splitlines() == [denial], str(outcome)
     # Many denials are reported less often. The journal has each of them.
     outcome = gate.shell(f"for i in $(seq 80); do {forbidden} $i 2> /dev/null; done", because)
     lines = [line for line in outcome.stderr.splitlines() if line.startswith("paddock: denied")]

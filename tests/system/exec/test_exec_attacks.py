@@ -221,7 +221,7 @@ for number in range(400):
     try:
         process.wait(timeout=120)
     except subprocess.TimeoutExpired:
-        print("nobody buries it:", open(f"/proc/{process.pid}/status").read().splitlines()[2])
+        print("not reaped:", open(f"/proc/{process.pid}/status").read().splitlines()[2])
         break
 else:
     print("all are dead")

@@ -48,7 +48,7 @@ RACES = (
     *("rewrite loader", "rewrite no loader"),
 )
 # With file rules it is denied before it can begin.
-UNFENCED = "exchange loader"
+WITHOUT_FILE_RULES = "exchange loader"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,9 @@ def counts(outcome: Outcome) -> tuple[int, int, int]:
 
 
 # A naive gate does not check content.
-@pytest.mark.parametrize("name", [*(name for name in RACES if name != "rewrite content"), UNFENCED])
+@pytest.mark.parametrize(
+    "name", [*(name for name in RACES if name != "rewrite content"), WITHOUT_FILE_RULES]
+)
 def test_control_a_gate_that_only_looks_loses_the_race(sandbox: SandboxRunner, name: str) -> None:
     gate = Gate(sandbox=sandbox)
     run = race(gate, name, NAIVE_CALLS)
@@ -223,13 +225,13 @@ def test_the_judged_loader_runs_also_without_file_rules(
     sandbox: SandboxRunner,
 ) -> None:
     gate = Gate(sandbox=sandbox)
-    run = race(gate, UNFENCED, CALLS)
+    run = race(gate, WITHOUT_FILE_RULES, CALLS)
     flags = ["--quiet", "--off", "landlock"]
     assert lost(gate, run, gate.inside(run.words, *run.rules, flags=flags, timeout_s=TIMEOUT_S)) > 0
 
 
 def test_a_loader_that_the_command_can_exchange_is_never_started(gate: Gate) -> None:
-    run = race(gate, UNFENCED, CALLS)
+    run = race(gate, WITHOUT_FILE_RULES, CALLS)
     assert (
         lost(gate, run, gate.inside(run.words, *run.rules, flags=["--quiet"], timeout_s=TIMEOUT_S))
         == 0

@@ -260,11 +260,11 @@ def test_the_documented_audit_command_lists_started_programs(gate: Gate) -> None
         gate.sandbox.journal,
     ]
     shown = f"{shlex.join(map(str, words))} "
-    told = gate.sandbox.tester.run(["sh", "-c", shown + ran]).stdout
-    counts = {line.split()[1]: int(line.split()[0]) for line in told.splitlines()}
-    assert counts[os.path.realpath("/usr/bin/env")] == 2, told
+    reported = gate.sandbox.tester.run(["sh", "-c", shown + ran]).stdout
+    counts = {line.split()[1]: int(line.split()[0]) for line in reported.splitlines()}
+    assert counts[os.path.realpath("/usr/bin/env")] == 2, reported
     assert not any(path.endswith("/cat") for path in counts)
-    told = gate.sandbox.tester.run(["sh", "-c", shown + denied]).stdout
-    assert set(told.splitlines()) == {
+    reported = gate.sandbox.tester.run(["sh", "-c", shown + denied]).stdout
+    assert set(reported.splitlines()) == {
         "no-cat\tcat own.txt"
     }  # once for each directory of PATH with the program

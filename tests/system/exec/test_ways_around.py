@@ -177,7 +177,7 @@ def test_no_bypass_runs_a_denied_program(gate: Gate, way: str) -> None:
     words = WAYS[way](gate)
     control = gate.without(words)
     assert any(line.startswith("forbidden") for line in gate.ran()), (
-        f"the control did not get there: {control}"
+        f"the control did not start the program: {control}"
     )
     for left in ("link", "d", "f", "copy", "plain", "nohup.out"):
         path = gate.project / left

@@ -297,7 +297,9 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
                 assert (refused.started, refused.exit_code) == (True, 1), str(refused)
                 control = full.outside(["python3", "-c", DEEPER, act])
                 assert control.exit_code == 0, str(control)
-            wait_for(lambda: service.heard == [b"from inside"], "only the control was heard")
+            wait_for(
+                lambda: service.received == [b"from inside"], "only the control message arrived"
+            )
             assert full.inside(full.probe("read", beside), *flags).answer == "ok fine"
             os.unlink("service", dir_fd=deepest)
     finally:
@@ -320,7 +322,7 @@ def test_everything_may_be_written_but_files_that_the_sandbox_relies_on(
         ["sh", "-c", script], "-a", "/**", profile="base", journal=False
     )
     assert done.started, str(done)
-    assert (full.tree.outside / "free").read_text() == "evil\n", "the grant is a grant"
+    assert (full.tree.outside / "free").read_text() == "evil\n", "the rest of the grant is writable"
     assert not [place for place in places if (place / "evil.toml").exists()]
 
 
@@ -523,7 +525,7 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Sandbo
     assert "touch" in (project / "config" / "notes").read_text()
     assert full.inside(words).started
     assert all("touch" in (project / name).read_text() for name in kept), (
-        "the control: without variables they are work"
+        "the control: without variables the files are ordinary"
     )
     full.outside(["bash", "-c", "true"], env=env)
     assert mark.exists(), "the control: bash obeys the variable"

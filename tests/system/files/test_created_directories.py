@@ -15,8 +15,8 @@ from tests.support.tree import SECRET, ProjectTree, Snapshot
 def policy(
     tree: ProjectTree, path: Path | str, *, key: str = "allow_globs", create: bool = True
 ) -> Path:
-    said = ", create = true" if create else ""
-    text = f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{path}"{said} }}]\n'
+    flag = ", create = true" if create else ""
+    text = f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{path}"{flag} }}]\n'
     return tree.put(tree.root / "p.toml", text)
 
 
@@ -34,7 +34,7 @@ def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
     out = tree.root / "a" / "b" / "out"
     create = sandbox.probe("create", out / "new")
     without = sandbox.inside(create, "--policy", policy(tree, f"{out}/**", key=key, create=False))
-    assert (without.exit_code, without.stdout) == (125, ""), "a missing path is an error, as ever"
+    assert (without.exit_code, without.stdout) == (125, ""), "a missing path is still an error"
     assert f"{out} does not exist" in without.stderr
     assert not (tree.root / "a").exists()
     made = sandbox.inside(create, "--policy", policy(tree, f"{out}/**", key=key), umask=umask)
@@ -126,13 +126,13 @@ def test_a_directory_that_can_not_be_made_stops_run_and_dry_run(
     shut = tree.make(tree.root / "shut")
     shut.chmod(0o555)
     file = policy(tree, f"{shut}/out/**")
-    said = [
+    flag = [
         paddock(sandbox, "run", *flags, "--policy", file, "--", "true")
         for flags in ([], ["--dry-run"])
     ]
-    assert [one.exit_code for one in said] == [125, 125], said
-    assert said[0].stderr == said[1].stderr
-    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in said[0].stderr
+    assert [one.exit_code for one in flag] == [125, 125], flag
+    assert flag[0].stderr == flag[1].stderr
+    assert f"{file}:4: cannot create {shut}/out: {shut}/out: Permission denied" in flag[0].stderr
     shut.chmod(0o755)
     assert paddock(sandbox, "run", "--policy", file, "--", "true").exit_code == 0
     assert (shut / "out").is_dir()

@@ -42,7 +42,7 @@ def _removed(full: SandboxRunner) -> Iterator[None]:
 
 def left(full: SandboxRunner) -> list[Path]:
     project = full.tree.project
-    assert len(list(project.glob("w*/plain"))) == 20, "the control: what is free stays"
+    assert len(list(project.glob("w*/plain"))) == 20, "the control: an ordinary name stays"
     return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
 
 
@@ -59,9 +59,9 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 def test_a_deep_tree_costs_the_supervisor_little_memory(full: SandboxRunner) -> None:
     measured: list[Word] = ["python3", "-c", MEASURED]
-    told = full.inside(["python3", "-c", DEEP, "400", "1500", "255"], prefix=measured)
-    assert told.exit_code == 0, str(told)
-    planted, used = told.stdout.splitlines()
+    reported = full.inside(["python3", "-c", DEEP, "400", "1500", "255"], prefix=measured)
+    assert reported.exit_code == 0, str(reported)
+    planted, used = reported.stdout.splitlines()
     assert planted == "planted"
     assert left(full) == []
     assert int(used.removeprefix("used ")) < 64 * 1024, used
@@ -71,11 +71,11 @@ def test_a_run_short_of_memory_takes_planted_names_or_reports_them(
     full: SandboxRunner,
 ) -> None:
     limited: list[Word] = ["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh"]
-    told = full.inside(["python3", "-c", DEEP, "400", "2000", "255"], prefix=limited)
-    assert told.stdout == "planted\n", str(told)
-    assert told.exit_code in (0, 125), str(told)
-    if told.exit_code == 125:
-        assert "the last scan did not finish" in told.stderr
+    reported = full.inside(["python3", "-c", DEEP, "400", "2000", "255"], prefix=limited)
+    assert reported.stdout == "planted\n", str(reported)
+    assert reported.exit_code in (0, 125), str(reported)
+    if reported.exit_code == 125:
+        assert "the last scan did not finish" in reported.stderr
     else:
         assert left(full) == []
 
@@ -112,10 +112,10 @@ def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
         f"os.mkdir('d'); os.chdir('d')"
     )
     assert full.outside(["python3", "-c", program]).exit_code == 0
-    told = full.inside(["echo", "started"])
-    assert told.exit_code == code, str(told)
-    assert (told.stdout == "started\n") == (not code)
-    assert ("directories deep" in told.stderr) == bool(code)
+    reported = full.inside(["echo", "started"])
+    assert reported.exit_code == code, str(reported)
+    assert (reported.stdout == "started\n") == (not code)
+    assert ("directories deep" in reported.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -133,7 +133,7 @@ def test_a_signal_stops_the_last_scan_and_the_run_says_so(
         assert process.stderr is not None
         assert "the last scan did not finish" in process.stderr.read()
     assert process.returncode == 125
-    assert full.inside(["true"]).exit_code == 0, "the control: nobody stops this one"
+    assert full.inside(["true"]).exit_code == 0, "the control: without a signal it succeeds"
 
 
 # Makes leaves in a deep directory. Then reads a denied name that the host replaces, as long as that
@@ -172,7 +172,7 @@ def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(
         )
         (project / "end").touch()
         assert process.stdout is not None
-        said = process.stdout.read()
-    assert said.startswith("read for "), said
-    assert float(said.split()[-1]) < 1.0
+        output = process.stdout.read()
+    assert output.startswith("read for "), output
+    assert float(output.split()[-1]) < 1.0
     assert full.outside(["cat", ".env"]).stdout == "new-secret", "the control: it is there"

@@ -60,7 +60,7 @@ ACTS = (
 )
 
 
-def furnish(tree: ProjectTree, directory: Path) -> None:
+def fill_directory(tree: ProjectTree, directory: Path) -> None:
     tree.put(directory / "file.txt", SECRET + "\n")
     tree.put(directory / "tool", "#!/bin/sh\necho ok\n", mode=0o755)
     tree.make(directory / "empty")
@@ -75,8 +75,8 @@ def test_an_act_works_in_the_workspace_and_not_beside_it(
     sandbox: SandboxRunner, tree: ProjectTree, act: Act
 ) -> None:
     """C-029, C-021, F-090: every operation in every spelling."""
-    furnish(tree, tree.project)
-    furnish(tree, tree.outside)
+    fill_directory(tree, tree.project)
+    fill_directory(tree, tree.outside)
     before = Snapshot.of(tree.outside)
 
     allowed = sandbox.inside(probe(sandbox, act, tree.project), *act.flags)
@@ -98,7 +98,7 @@ def test_a_directory_whose_name_begins_like_the_workspace_is_not_the_workspace(
     sandbox: SandboxRunner, tree: ProjectTree, act: Act
 ) -> None:
     """``/proj`` and ``/proj-evil``: grants are directories, not text."""
-    furnish(tree, tree.evil)
+    fill_directory(tree, tree.evil)
     before = Snapshot.of(tree.evil)
     denied = sandbox.inside(probe(sandbox, act, tree.evil))
     assert denied.answer == "EACCES", str(denied)

@@ -80,7 +80,7 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: SandboxRunner) 
     assert full.outside(["sh", "-c", f"MARKS={found} SURVIVOR=\n{PLANTS}"], cwd=control).started
     assert full.outside(["sh", "-c", LOOK], cwd=control).exit_code == 0
     assert {"nested", "bare", "late", "pointed", "renamed", "common"} <= marks(found), (
-        "the plants are good"
+        "the control: the plants work"
     )
 
 
@@ -114,11 +114,11 @@ def test_git_on_the_host_writes_through_no_link_that_was_planted(full: SandboxRu
         planted = f"cd {place}; MARKS={found} OUTSIDE={kept}\n{THROUGH}"
         assert run(["sh", "-c", planted]).started
         assert full.outside(["sh", "-c", AMEND], cwd=place).exit_code == 0
-        fenced = place == full.tree.project
+        sandboxed = place == full.tree.project
         assert (marks(found), kept.read_text() == "kept\n") == (
-            (set(), True) if fenced else ({"through"}, False)
+            (set(), True) if sandboxed else ({"through"}, False)
         )
-        assert (place / "aside/.git/moved/HEAD").is_symlink() is not fenced
+        assert (place / "aside/.git/moved/HEAD").is_symlink() is not sandboxed
 
 
 def test_links_in_git_s_own_directory_that_were_there_before_stay(full: SandboxRunner) -> None:
@@ -160,8 +160,8 @@ def test_targets_of_links_in_a_protected_directory_are_protected(full: SandboxRu
             "ln -s ../.. .git/hooks/up",
         ]
         assert full.outside(["sh", "-c", "; ".join(links)], cwd=place).exit_code == 0
-        said = 'printf "#!/bin/sh\\ntouch %s\\n" $MARKS/$n'
-        write = f"for n in one two none; do {said} > scripts/$n; chmod +x scripts/$n; done"
+        payload = 'printf "#!/bin/sh\\ntouch %s\\n" $MARKS/$n'
+        write = f"for n in one two none; do {payload} > scripts/$n; chmod +x scripts/$n; done"
         rest = "rm -f chain; cp scripts/none chain; chmod +x chain; echo free > file; exit 0"
         assert run(
             ["sh", "-c", f"echo started; cd {place}; MARKS={found}\n{write}\n{rest}"]

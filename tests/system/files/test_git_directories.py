@@ -222,7 +222,7 @@ def test_a_name_that_is_denied_and_protected_is_not_left(full: SandboxRunner) ->
     assert not mark.exists()
     full.outside(["sh", "-c", plant])
     full.outside(["git", "status"], cwd=full.tree.project / "n")
-    assert mark.exists(), "the plant is good"
+    assert mark.exists(), "the control: the plant works"
 
 
 def test_a_denied_name_that_its_owner_replaces_stays(full: SandboxRunner) -> None:
@@ -341,10 +341,12 @@ class Bare:
     def logs(self) -> Path:
         return self.top / ".bare/worktrees/feature/logs"
 
-    def run(self, script: str, *, cwd: Path, fenced: bool = True) -> Outcome:
+    def run(self, script: str, *, cwd: Path, sandboxed: bool = True) -> Outcome:
         words = ["sh", "-c", f"echo started; {_WHO}{script}"]
         return (
-            self.sandbox.inside(words, cwd=cwd) if fenced else self.sandbox.outside(words, cwd=cwd)
+            self.sandbox.inside(words, cwd=cwd)
+            if sandboxed
+            else self.sandbox.outside(words, cwd=cwd)
         )
 
     def commits(self) -> None:
@@ -380,9 +382,9 @@ def test_no_link_is_planted_in_a_bare_repository(bare: Bare, workspace: str) -> 
     assert not (bare.logs / "HEAD").is_symlink()
     bare.commits()
     assert bare.victim.read_text() == "mine\n"
-    bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top, fenced=False)
+    bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top, sandboxed=False)
     bare.commits()
-    assert "written through" in bare.victim.read_text(), "the plant is good"
+    assert "written through" in bare.victim.read_text(), "the control: the plant works"
 
 
 @pytest.mark.parametrize(
@@ -394,7 +396,7 @@ def test_files_that_git_obeys_in_a_bare_repository_stay_unchanged(bare: Bare, pa
     before = place.read_bytes() if place.exists() else None
     assert bare.run(f"echo evil > {place}", cwd=bare.top).started
     assert (place.read_bytes() if place.exists() else None) == before
-    assert bare.run(f"echo evil > {place}", cwd=bare.top, fenced=False).exit_code == 0
+    assert bare.run(f"echo evil > {place}", cwd=bare.top, sandboxed=False).exit_code == 0
 
 
 def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
@@ -517,7 +519,7 @@ def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: SandboxRu
     assert (project / ".git/other").is_symlink()
     full.outside(["mv", ".git/other", ".git/logs/HEAD"])
     full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m 'written through'"])
-    assert "written through" in victim.read_text(), "the plant is good"
+    assert "written through" in victim.read_text(), "the control: the plant works"
 
 
 def test_paths_that_an_included_configuration_names_are_protected(full: SandboxRunner) -> None:
@@ -572,7 +574,7 @@ def dotfiles(full: SandboxRunner, tester: Tester) -> Iterator[Path]:
     need(
         "root",
         tester.disposable,
-        "an ordinary user's own start-up files are not the tests' to write",
+        "the tests do not write start-up files of an ordinary user",
     )
     dot = full.tree.make(full.tree.root / "dot")
     names = {
@@ -617,15 +619,13 @@ def test_the_settings_that_the_home_links_to_are_protected(
         assert (dotfiles / name).read_text() == "# mine\n", name
     full.outside(["sh", "-c", script], cwd=dotfiles)
     full.outside(["git", "status"], cwd=repository)
-    assert mark.exists(), "the plant is good"
+    assert mark.exists(), "the control: the plant works"
 
 
 def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspace(
     full: SandboxRunner, tester: Tester
 ) -> None:
-    need(
-        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
-    )
+    need("root", tester.disposable, "the tests do not write the configuration of an ordinary user")
     config = tester.home / ".config"
     kept = (config / "git").exists()
     assert not kept, "the tester has none"

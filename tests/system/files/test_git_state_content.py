@@ -286,7 +286,7 @@ def test_a_fifo_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
         assert (place / ".git/HEAD").exists() is not inside, str(planted)
         ended = _host(full, place, "timeout 3 git status")
         assert (ended.exit_code == 124) is not inside, "git waits at the FIFO"
-        assert stat.S_ISFIFO((place / ".git/own").stat().st_mode), "it was there before"
+        assert stat.S_ISFIFO((place / ".git/own").stat().st_mode), "the file existed before"
 
 
 def test_a_socket_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:

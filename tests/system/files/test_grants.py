@@ -24,7 +24,7 @@ MEANING = {
 LONG = {"-r": ("--read", "--ro"), "-w": ("--write",), "-a": ("--allow", "--rw"), "-x": ("--exec",)}
 
 
-def furnish(tree: ProjectTree) -> Path:
+def fill_directory(tree: ProjectTree) -> Path:
     place = tree.make(tree.root / "place")
     tree.put(place / "file.txt", SECRET + "\n")
     tree.put(place / "tool", "#!/bin/sh\necho ok ran\n", mode=0o755)
@@ -45,7 +45,7 @@ def acts(place: Path) -> list[tuple[str, ...]]:
 def test_a_grant_gives_what_its_letter_says_and_no_more(
     sandbox: SandboxRunner, tree: ProjectTree, flag: str
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     copied = tree.make(tree.root / "copied")
     (copied / "probe").write_bytes(sandbox.programs.probe.read_bytes())
     (copied / "probe").chmod(0o755)
@@ -73,7 +73,7 @@ def test_a_grant_gives_what_its_letter_says_and_no_more(
 def test_long_spellings_mean_the_same(
     sandbox: SandboxRunner, tree: ProjectTree, flag: str, spelling: str
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     for act, allowed in list(zip(acts(place), MEANING[flag], strict=True))[:3:2]:
         outcome = sandbox.inside(sandbox.probe(*act), spelling, f"{place}/**")
         assert outcome.answer.startswith("ok") == allowed, (spelling, str(outcome))
@@ -82,7 +82,7 @@ def test_long_spellings_mean_the_same(
 def test_control_acts_fail_without_a_grant_and_work_without_the_sandbox(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     before = Snapshot.of(place)
     for act in acts(place):
         assert sandbox.inside(sandbox.probe(*act)).answer == "EACCES"
@@ -113,11 +113,11 @@ def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
     writes: bool,
 ) -> None:
     """F-086: a script in each kind."""
-    place = furnish(tree)
-    said = "" if execute is None else f", execute = {str(execute).lower()}"
+    place = fill_directory(tree)
+    flag = "" if execute is None else f", execute = {str(execute).lower()}"
     file = tree.put(
         tree.root / "p.toml",
-        f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{said} }}]\n',
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{flag} }}]\n',
     )
     for act, allowed in (
         (("execute", place / "tool"), runs),
@@ -289,7 +289,7 @@ def test_granted_trees_are_bound_when_the_run_starts(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """A directory swapped for a link while the command runs does not move the grant."""
-    place = furnish(tree)
+    place = fill_directory(tree)
     script = "echo started; read line; cat place/secret.txt"
     flags = ("-r", f"{place}/**")
     with sandbox.starting(
@@ -312,7 +312,7 @@ def test_granted_trees_are_bound_when_the_run_starts(
 def test_a_denied_place_inside_a_granted_one_stays_closed(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
     before = Snapshot.of(private.parent)
@@ -340,7 +340,7 @@ def test_a_denied_place_inside_a_granted_one_stays_closed(
 def test_check_and_explain_report_a_lost_listing_and_run_does_not(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     tree.put(place / "private" / "key", SECRET + "\n")
     file = tree.put(
         tree.root / "p.toml",
@@ -357,11 +357,11 @@ def test_check_and_explain_report_a_lost_listing_and_run_does_not(
     )
     assert sandbox.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
     assert sandbox.outside(lists).answer.startswith("ok")
-    said = f"is denied inside {place}, so the command cannot list {place}"
+    denial = f"is denied inside {place}, so the command cannot list {place}"
     checked = sandbox.tester.run([sandbox.installation.paddock, "check", file], cwd=tree.project)
     assert checked.exit_code == 0
     assert (
-        f"note: {file}:4: {place}/private ({file}:5) {said} in the landlock tier\n"
+        f"note: {file}:4: {place}/private ({file}:5) {denial} in the landlock tier\n"
         in checked.stderr
     )
     words: list[Word] = [
@@ -373,14 +373,14 @@ def test_check_and_explain_report_a_lost_listing_and_run_does_not(
         file,
     ]
     explained = sandbox.tester.run(words, cwd=tree.project)
-    assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
+    assert f"{file}:4: {place}/private {denial}" in " ".join(explained.stdout.split())
 
 
 def test_directories_above_a_denied_path_cannot_be_renamed(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """Else the next run would find the secret under a name without a deny."""
-    place = furnish(tree)
+    place = fill_directory(tree)
     private = tree.put(place / "deep" / "private" / "key", SECRET + "\n")
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
     before = Snapshot.of(place)
@@ -402,7 +402,7 @@ def test_directories_above_a_denied_path_cannot_be_renamed(
 def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
     sandbox: SandboxRunner, tree: ProjectTree, spelling: str
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     name = place / "secret.env"
     flags = ("-a", f"{place}/**", "--deny", spelling.format(place=place))
     denied = sandbox.inside(sandbox.probe("create", name), *flags)
@@ -422,7 +422,7 @@ def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
 def test_a_deny_with_a_trailing_slash_still_denies(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")
     denied = sandbox.inside(
         sandbox.probe("read", private), "-a", f"{place}/**", "--deny", f"{private.parent}/"
@@ -435,7 +435,7 @@ def test_a_deny_holds_for_every_name_of_the_place(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     """A symlink in the deny or in the grant counts as its target."""
-    place = furnish(tree)
+    place = fill_directory(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")
     alias = tree.root / "alias"
     alias.symlink_to(private.parent)
@@ -453,7 +453,7 @@ def test_a_deny_holds_for_every_name_of_the_place(
 def test_a_symlink_planted_before_the_run_does_not_open_the_denied_place(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
-    place = furnish(tree)
+    place = fill_directory(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")
     (place / "shortcut").symlink_to(private.parent)
     flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")

@@ -36,7 +36,7 @@ def running(
         yield process
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def output(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     text = process.stdout.read()
     process.wait(timeout=120)
@@ -74,10 +74,10 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
     script = READER.replace("SECRET", str(secret))
     with running(full, ["sh", "-c", script], "--deny", f"{full.tree.project}/{deny}") as process:
         by_host(full, act)
-        assert "secret" not in said(process).replace(str(secret), "")
+        assert "secret" not in output(process).replace(str(secret), "")
     with running(full, ["sh", "-c", script]) as process:
         by_host(full, "true")
-        assert "new-secret" in said(process), "the control: without the deny it is read"
+        assert "new-secret" in output(process), "the control: without the deny it is read"
 
 
 @pytest.mark.parametrize("act", ["moves", "is removed", "is replaced"])
@@ -111,7 +111,7 @@ def test_a_directory_that_moves_during_the_start_is_searched_again(
             assert process.stdout.readline() == "started\n", turn
             judged(full)
             full.tree.put(project / "done", "")
-            text = said(process)
+            text = output(process)
         # One change does not refuse a start.
         assert (process.returncode, text) == (0, "plain\n"), turn
         if act == "is removed":
@@ -162,7 +162,7 @@ def test_a_command_that_stops_does_not_stop_the_guard(full: SandboxRunner) -> No
         full.tree.put(full.tree.project / "go")
         # The command is continued after that. A name that is gone then was removed while the
         # command was stopped.
-        assert said(process) == "there: False\n"
+        assert output(process) == "there: False\n"
     assert not (full.tree.project / ".envrc").exists()
     assert not (full.tree.project / ".vscode").exists()
 
@@ -198,12 +198,10 @@ def test_a_name_that_the_host_removed_cannot_be_created_by_the_command(full: San
     """
     with running(full, ["sh", "-c", script]) as process:
         by_host(full, "rm -r .envrc a/.vscode; echo mine > new; mv new .mcp.json", until="planted")
-        said(process)
+        output(process)
     assert not (project / ".envrc").exists()
     assert not (project / "a" / ".vscode").exists()
-    assert (project / ".mcp.json").read_text() == "mine\n", (
-        "what the host replaces by a rename is the host's"
-    )
+    assert (project / ".mcp.json").read_text() == "mine\n", "a file that the host renames stays"
 
 
 REPOSITORIES = {
@@ -320,10 +318,8 @@ def test_known_limit_a_nested_mount_namespace_misses_later_masks(
     policy = full.tree.put(full.tree.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
     with running(full, ["sh", "-c", TWO_READERS], "--policy", policy) as process:
         by_host(full, "echo new-secret > .env")
-        answers = dict(line.split(": ", 1) for line in said(process).splitlines())
+        answers = dict(line.split(": ", 1) for line in output(process).splitlines())
         assert process.stderr is not None
         assert "creates or replaces do not reach into these namespaces" in process.stderr.read()
-    assert answers["its own"] == "new-secret", (
-        "if this begins to fail, the page has become too modest"
-    )
+    assert answers["its own"] == "new-secret", "if this fails, SECURITY.md is out of date"
     assert "new-secret" not in answers["the sandbox"]

@@ -68,9 +68,9 @@ def ended(process: subprocess.Popen[str]) -> str:
     """The output of the run after its supervisor was continued."""
     os.kill(process.pid, signal.SIGCONT)
     assert process.stderr is not None
-    told = process.stderr.read()
+    reported = process.stderr.read()
     process.wait(timeout=120)
-    return told
+    return reported
 
 
 @gaps
@@ -91,10 +91,10 @@ done("planted"); wait("end")
         if gap != "none":
             assert (project / ".envrc").read_text() == "evil", "the control: it can be planted"
         full.tree.put(project / "end")
-        told = ended(process)
-    assert not (project / ".envrc").exists(), told
-    assert f"removed {project / '.envrc'}" in told
-    assert (project / ".mcp.json").read_text() == "as it was\n", "what was there before stays"
+        reported = ended(process)
+    assert not (project / ".envrc").exists(), reported
+    assert f"removed {project / '.envrc'}" in reported
+    assert (project / ".mcp.json").read_text() == "as it was\n", "the earlier file stays"
 
 
 @gaps
@@ -106,10 +106,10 @@ def test_a_file_renamed_by_the_host_stays_unless_events_were_dropped(
     with stepping(full, gap, "wait('end')") as process:
         full.tree.put(project / "new", "of the person\n").rename(project / ".envrc")
         full.tree.put(project / "end")
-        told = ended(process)
+        reported = ended(process)
     if gap == "dropped":
-        assert not (project / ".envrc").exists(), told
-        assert f"removed {project / '.envrc'}" in told
+        assert not (project / ".envrc").exists(), reported
+        assert f"removed {project / '.envrc'}" in reported
     else:
         assert (project / ".envrc").read_text() == "of the person\n"
 
@@ -146,12 +146,10 @@ def test_a_reused_inode_number_does_not_make_a_new_file_old(full: SandboxRunner,
         assert full.outside(["git", "config", "user.name", "ada"]).exit_code == 0
         until(full, "planted")
         if not (project / "reused").exists():
-            pytest.skip(
-                "this file system gives the number of a removed file to none of the next 4000"
-            )
+            pytest.skip("this file system reuses no inode number in 4000 files")
         full.tree.put(project / "end")
-        told = ended(process)
-    assert not (project / ".git" / "commondir").exists(), told
+        reported = ended(process)
+    assert not (project / ".git" / "commondir").exists(), reported
     assert "ada" in (project / ".git" / "config").read_text(), "a harmless configuration stays"
     full.outside(["git", "status"])
     assert not mark.exists()
@@ -196,9 +194,9 @@ done("planted"); wait("end")
             full.tree.put(project / "removed")
             until(full, "planted")
             full.tree.put(project / "end")
-            told = ended(process)
+            reported = ended(process)
     assert not (project / "open").exists(), "it is read-only for the second run"
-    assert not (project / "nested" / ".git" / "config").exists(), told
+    assert not (project / "nested" / ".git" / "config").exists(), reported
     full.outside(["git", "status"], cwd=project / "nested")
     assert not mark.exists()
     full.tree.put(project / "nested" / ".git" / "config", config)

@@ -48,7 +48,7 @@ def home(tester: Tester) -> Iterator[Path]:
     need(
         "root",
         tester.disposable,
-        "an ordinary user's own keys and start-up files are not the tests' to write",
+        "the tests do not write keys and start-up files of an ordinary user",
     )
     kept = {
         name: (tester.home / name).read_bytes()

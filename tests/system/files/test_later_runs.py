@@ -209,7 +209,7 @@ def test_a_journal_placed_elsewhere_is_closed_to_every_later_run(sandbox: Sandbo
         ("unlink", head),
         ("rename", second, "taken"),
     ]
-    assert later("read", head) == "ok ", "nobody has called it a journal yet"
+    assert later("read", head) == "ok ", "no run has used it as a journal yet"
     assert paddock(sandbox, "run", "--audit-log", second, "--", "true").exit_code == 0
     for act in acts:
         assert later(*act) == "EACCES", act
@@ -263,7 +263,7 @@ def test_links_made_in_another_project_are_not_followed(sandbox: SandboxRunner) 
     sandbox.tree.make(dot / "vim")
     home_link = sandbox.tester.home / ".vim"
     ours = sandbox.tester.disposable or not os.path.lexists(home_link)
-    need("root", ours, "an ordinary user's own ~/.vim is not the tests' to replace")
+    need("root", ours, "the tests do not replace ~/.vim of an ordinary user")
     home_link.symlink_to(dot / "vim")
     read = ["cat", str(sandbox.tree.secret)]
     try:
@@ -321,9 +321,7 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(
 def test_state_behind_a_link_that_the_command_could_change_stops_the_run(
     sandbox: SandboxRunner,
 ) -> None:
-    need(
-        "root", sandbox.tester.disposable, "an ordinary user's own state is not the tests' to move"
-    )
+    need("root", sandbox.tester.disposable, "the tests do not move the state of an ordinary user")
     state = sandbox.tester.home / ".local" / "state"
     assert paddock(sandbox, "run", "--", "true").exit_code == 0, "the first run makes the state"
     real = sandbox.tree.make(sandbox.tree.root / "real")
@@ -382,7 +380,7 @@ def test_a_refused_run_records_no_writable_path(sandbox: SandboxRunner) -> None:
     assert paddock(sandbox, "run", "--allow", f"{place}/**", "--", "true").exit_code == 0
     later = paddock(sandbox, "run", "--policy", policy, "--", "true")
     assert (later.exit_code, "is not trusted yet" in later.stderr) == (125, True), (
-        "one that ran is remembered"
+        "the control: a run that started is recorded"
     )
 
 
@@ -608,7 +606,7 @@ def test_a_writable_list_of_paths_is_refused(sandbox: SandboxRunner, mode: int) 
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own state is not the tests' to change",
+        "the tests do not change the state of an ordinary user",
     )
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
     reach = sandbox.tester.home / ".local" / "state" / "paddock" / "reach"

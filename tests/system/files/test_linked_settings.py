@@ -37,7 +37,7 @@ def linked(sandbox: SandboxRunner, tester: Tester) -> Iterator[Path]:
     need(
         "root",
         tester.disposable,
-        "an ordinary user's own keys and start-up files are not the tests' to write",
+        "the tests do not write keys and start-up files of an ordinary user",
     )
     project, home = sandbox.tree.project, tester.home
     names = {**OBEYED, **SECRETS, PLUGIN: "plugin"}
@@ -138,8 +138,8 @@ def test_targets_of_links_in_denied_directories_are_closed(
     assert denied.stdout == f"started\nmine\n{SECRET}\n", str(denied)
     assert denied.stderr.count("Permission denied") == len(SECRETS) + 1, str(denied)
     for name in SECRETS.values():
-        told = why(sandbox, linked / name, "read")
-        assert "denied" in told.stdout, str(told)
+        reported = why(sandbox, linked / name, "read")
+        assert "denied" in reported.stdout, str(reported)
     control = sandbox.outside(words)
     assert control.stdout.count(SECRET) == len(SECRETS) + 2, str(control)
 

@@ -50,7 +50,7 @@ def test_a_denial_is_reported_with_the_flag_that_allows_it(
         os.path.realpath(f"/bin/{name}") for name in ("sh", "cat", "mkdir", "rm")
     )
     subtree = f"{tree.outside}/**"
-    told = refused(sandbox)
+    reported = refused(sandbox)
     for one in [
         ("read", str(secret), cat, f"--read {secret}"),
         ("write", str(new), shell, f"--allow '{subtree}'"),
@@ -58,8 +58,8 @@ def test_a_denial_is_reported_with_the_flag_that_allows_it(
         ("remove", str(secret), rm, f"--allow '{subtree}'"),
         ("read", str(tree.outside), shell, f"--read '{subtree}'"),
     ]:
-        assert one in told, told
-    assert all(str(path).startswith(str(tree.outside)) for _, path, _, _ in told), told
+        assert one in reported, reported
+    assert all(str(path).startswith(str(tree.outside)) for _, path, _, _ in reported), reported
     assert (
         f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: "
         f"--read {secret}"
@@ -93,9 +93,9 @@ def test_a_closed_name_is_reported_without_a_useless_flag(full: SandboxRunner) -
         "--observe",
     )
     assert done.started
-    told = {(op, path, allow) for op, path, _, allow in refused(full)}
-    assert ("read", str(project / ".env"), None) in told
-    assert {(op, str(project / ".envrc"), None) for op in ("write", "change", "remove")} <= told
+    reported = {(op, path, allow) for op, path, _, allow in refused(full)}
+    assert ("read", str(project / ".env"), None) in reported
+    assert {(op, str(project / ".envrc"), None) for op in ("write", "change", "remove")} <= reported
     assert (project / ".envrc").read_text() == "as it was\n"
 
 
@@ -175,9 +175,9 @@ except OSError:
 print("done", libc.open(ctypes.c_char_p(b"{sandbox.tree.project}/own.txt"), 0) > 2)
 """
     assert python(sandbox, script, *flags[1:]).endswith("done True\n")
-    told = refused(sandbox)
-    assert ("read", str(secret)) in [(op, path) for op, path, *_ in told]
-    assert [path for op, path, *_ in told if op == "make"] == [
+    reported = refused(sandbox)
+    assert ("read", str(secret)) in [(op, path) for op, path, *_ in reported]
+    assert [path for op, path, *_ in reported if op == "make"] == [
         f"{sandbox.tree.outside}/\\xff\x1b[2J"
     ]
 

@@ -23,7 +23,7 @@ def _disposable(sandbox: SandboxRunner) -> None:
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own installation is not the tests' to risk",
+        "the tests do not risk the installation of an ordinary user",
     )
 
 
@@ -64,10 +64,12 @@ def test_installation_of_one_user_stays_unchanged(sandbox: SandboxRunner) -> Non
                 script, "-a", f"{local}/**", journal=False
             )
         assert denied.started, denied
-        assert beside.read_text() == "new\n", "the rest of the grant stands"
+        assert beside.read_text() == "new\n", "the rest of the grant is writable"
         control = sandbox.outside(["sh", "-c", f"echo '# seen' >> {victims[2]}"])
         assert control.exit_code == 0
-        assert victims[2].read_text().endswith("# seen\n"), "without the sandbox he may: it is his"
+        assert victims[2].read_text().endswith("# seen\n"), (
+            "the control: the tester may do it without the sandbox"
+        )
 
 
 def test_installation_of_one_user_starts_in_any_environment(
@@ -111,7 +113,9 @@ def test_interpreter_in_the_home_stays_unchanged(sandbox: SandboxRunner) -> None
         assert denied.started, denied
         control = sandbox.outside(["sh", "-c", f"echo '# seen' >> {victims[0]}"])
         assert control.exit_code == 0
-        assert victims[0].read_text().endswith("# seen\n"), "without the sandbox he may: it is his"
+        assert victims[0].read_text().endswith("# seen\n"), (
+            "the control: the tester may do it without the sandbox"
+        )
 
 
 def test_start_up_files_of_the_user_are_not_run(sandbox: SandboxRunner) -> None:
@@ -194,10 +198,12 @@ def test_link_that_starts_paddock_stays_unchanged(sandbox: SandboxRunner) -> Non
         denied = sandbox.tester.run([link, *words], env=env, cwd=sandbox.tree.project)
         assert denied.started, denied
         assert os.readlink(link) == str(sandbox.installation.paddock)
-        assert (link.parent / "other").read_text() == "new\n", "the rest of the grant stands"
+        assert (link.parent / "other").read_text() == "new\n", "the rest of the grant is writable"
         control = sandbox.outside(["sh", "-c", f"ln -sf /bin/true {link}"])
         assert control.exit_code == 0
-        assert os.readlink(link) == "/bin/true", "without the sandbox he may: it is his"
+        assert os.readlink(link) == "/bin/true", (
+            "the control: the tester may do it without the sandbox"
+        )
 
 
 def test_a_program_of_its_name_in_the_workspace_stops_the_run(sandbox: SandboxRunner) -> None:

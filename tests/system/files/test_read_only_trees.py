@@ -26,7 +26,7 @@ DENIED = (".env", "id_rsa", ".env.production~")
 
 @pytest.fixture
 def home(tester: Tester) -> Iterator[Path]:
-    need("root", tester.disposable, "an ordinary user's home is not the tests' to furnish")
+    need("root", tester.disposable, "the tests do not change the home of an ordinary user")
     before = set(tester.home.iterdir())
     yield tester.home
     for path in set(tester.home.iterdir()) - before:

@@ -21,9 +21,7 @@ from tests.support.tree import Snapshot
 @pytest.fixture
 def config(tester: Tester) -> Iterator[Path]:
     """The user's configuration directory with a policy in it."""
-    need(
-        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
-    )
+    need("root", tester.disposable, "the tests do not write the configuration of an ordinary user")
     directory = tester.home / ".config" / "paddock"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "mine.conf").write_text("inherit ai-agent\n")
@@ -68,9 +66,7 @@ def test_the_configuration_stays_as_it_is_in_a_granted_home(
 def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
-    need(
-        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
-    )
+    need("root", tester.disposable, "the tests do not write the configuration of an ordinary user")
     directory = tester.home / ".config" / "paddock"
     assert not directory.exists()
     script = [
@@ -85,7 +81,7 @@ def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
 
 def test_the_installation_stays_as_it_is(sandbox: SandboxRunner, tester: Tester) -> None:
     """The tester owns it, in the home. Only the sandbox denies changes."""
-    need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
+    need("root", tester.disposable, "the tests do not risk the installation of an ordinary user")
     installed = sandbox.installation
     victims = [
         installed.core,
@@ -101,14 +97,14 @@ def test_the_installation_stays_as_it_is(sandbox: SandboxRunner, tester: Tester)
     assert granted_directly.started or granted_directly.exit_code == 125, str(granted_directly)
     assert [(path.stat().st_ino, path.read_bytes()) for path in victims] == before
     control = sandbox.outside(["sh", "-c", f"echo '# seen' >> '{victims[2]}'"])
-    assert control.exit_code == 0, "without the sandbox he may: it is his"
+    assert control.exit_code == 0, "the control: the tester may do it without the sandbox"
     victims[2].write_bytes(before[2][1])
 
 
 def test_no_module_can_be_planted_beside_the_installed_ones(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
-    need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
+    need("root", tester.disposable, "the tests do not risk the installation of an ordinary user")
     site = sandbox.installation.package.parent
     planted = [
         site / "sitecustomize.py",
@@ -223,9 +219,7 @@ def test_files_of_paddock_stay_unchanged_behind_a_link(
     sandbox: SandboxRunner, tester: Tester, name: str
 ) -> None:
     """Linked dotfiles: the target is protected, not only the link (C-057)."""
-    need(
-        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
-    )
+    need("root", tester.disposable, "the tests do not write the configuration of an ordinary user")
     kept = sandbox.tree.make(sandbox.tree.root / "dotfiles" / "kept")
     sandbox.tree.put(kept / "mine.conf", "inherit ai-agent\n")
     before = Snapshot.of(kept)
@@ -265,7 +259,7 @@ def test_remembered_plans_can_not_be_written_in_a_granted_home(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
     """A forged plan would be the sandbox of the next run."""
-    need("root", tester.disposable, "an ordinary user's own state is not the tests' to risk")
+    need("root", tester.disposable, "the tests do not risk the state of an ordinary user")
     plans = tester.home / ".local" / "state" / "paddock" / "plans"
     assert sandbox.inside(["true"], journal=False).exit_code == 0
     mine = {

@@ -15,7 +15,7 @@ from tests.support.repeated_runs import at_home, paddock
 from tests.support.sandbox import SandboxRunner, Word
 from tests.support.session_program import play
 from tests.support.tester import Outcome
-from tests.support.tree import SECRET, laid_out
+from tests.support.tree import SECRET, project_tree
 
 
 def shut(sandbox: SandboxRunner, path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(
         assert later.exit_code == 125, later
         assert "cannot locate" in later.stderr
     assert paddock(sandbox, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, (
-        "without the link it is just a file"
+        "without the link it is an ordinary file"
     )
 
 
@@ -94,7 +94,9 @@ def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
     link.parent.chmod(0o755)
     assert SECRET not in later.stdout
     assert later.exit_code == 125, later
-    assert paddock(sandbox, "run", "--", "cat", secret).stdout == SECRET, "nothing denies it then"
+    assert paddock(sandbox, "run", "--", "cat", secret).stdout == SECRET, (
+        "without the deny it is readable"
+    )
 
 
 def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(
@@ -125,7 +127,7 @@ def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(
     sandbox: SandboxRunner,
 ) -> None:
     secret = sandbox.tree.put(sandbox.tree.root / "dot" / "gh" / "token", SECRET)
-    assert sandbox.inside(["true"]).exit_code == 0, "what could be written does not change below"
+    assert sandbox.inside(["true"]).exit_code == 0, "the writable part stays the same"
     with at_home(sandbox, ".config") as config:
         (config / "gh").symlink_to(secret.parent)
         for _ in range(2):
@@ -148,7 +150,7 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
     need(
         "root",
         sandbox.tester.disposable,
-        "an ordinary user's own state is not the tests' to change",
+        "the tests do not change the state of an ordinary user",
     )
     attack = (
         "import os, sys, time\n"
@@ -162,7 +164,7 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
         "        open('shut', 'a').write('x')\n"
     )
     link = sandbox.tree.project / "build"
-    with laid_out(sandbox.tester) as other:
+    with project_tree(sandbox.tester) as other:
         assert sandbox.inside(["ln", "-s", other.outside, link]).exit_code == 0
         with (sandbox.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
             reach.writelines(f"/absent/{number}\n" for number in range(3000))
@@ -190,7 +192,7 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
         control = paddock(
             sandbox, "run", "--read", own, "--", "cat", other.secret, cwd=other.project
         )
-        assert control.stdout == f"{SECRET}\n", "the person's own link does lead there"
+        assert control.stdout == f"{SECRET}\n", "the link of the user leads there"
 
 
 @pytest.mark.parametrize("mode", ["0600", "0400", "0300", "0000"])
@@ -264,10 +266,12 @@ def test_names_planted_behind_a_shut_workspace_do_not_stay(full: SandboxRunner, 
     project = full.tree.project
     assert full.outside(["git", "init", "-q"]).exit_code == 0
     full.tree.make(project / "sub")
-    told = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
+    reported = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
     project.chmod(0o755)
-    assert "planted" in told.stdout, str(told)
-    assert (project / "sub" / "plain").read_text() == "planted\n", "the control: what is free stays"
+    assert "planted" in reported.stdout, str(reported)
+    assert (project / "sub" / "plain").read_text() == "planted\n", (
+        "the control: an ordinary name stays"
+    )
     assert not (project / ".git" / "commondir").exists()
     assert not (project / "sub" / ".envrc").exists()
     kinds = [event["event"] for event in full.events()]
@@ -290,14 +294,14 @@ def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(
     for number in range(20):
         (full.tree.project / f"a{number}").chmod(0o700)
     assert not list(full.tree.project.glob("a*/.envrc"))
-    assert len(list(full.tree.project.glob("a*/y"))) == 20, "the control: what is free stays"
+    assert len(list(full.tree.project.glob("a*/y"))) == 20, "the control: an ordinary name stays"
 
 
 def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
     full: SandboxRunner,
 ) -> None:
     full.tree.put(full.tree.project / "deploy" / ".env", SECRET)
-    told = play(
+    reported = play(
         full,
         """
         said = []
@@ -307,7 +311,7 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
         tell(*said)
         """,
     )
-    assert told == [["", "started\n"]]
+    assert reported == [["", "started\n"]]
     (full.tree.project / "deploy").chmod(0o700)
     assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
 

@@ -57,7 +57,7 @@ asyncio.run(main())
 
 
 @pytest.fixture(params=["landlock", "full"])
-def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
+def sandboxed(request: pytest.FixtureRequest) -> SandboxRunner:
     found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
     assert isinstance(found, SandboxRunner)
     return found
@@ -98,20 +98,20 @@ def alive(marker: str) -> Iterator[str]:
             yield name
 
 
-def test_a_command_writes_inside_and_not_outside(fenced: SandboxRunner) -> None:
+def test_a_command_writes_inside_and_not_outside(sandboxed: SandboxRunner) -> None:
     """A-099, A-107: the policy allows it, the kernel does not."""
-    inside, outside = fenced.tree.project / "made", fenced.tree.outside / "made"
+    inside, outside = sandboxed.tree.project / "made", sandboxed.tree.outside / "made"
     write = f"echo started; echo x > {outside}"
-    fenced.outside(["sh", "-c", write])
+    sandboxed.outside(["sh", "-c", write])
     assert outside.exists()  # the control
     outside.unlink()
     done, refused = results(
-        fenced, ("bash", {"command": "echo x > made && pwd"}), ("bash", {"command": write})
+        sandboxed, ("bash", {"command": "echo x > made && pwd"}), ("bash", {"command": write})
     )
     assert (done["outcome"], done["code"], done["stdout"]) == (
         "ok",
         0,
-        f"{fenced.tree.project}\n",
+        f"{sandboxed.tree.project}\n",
     )
     assert inside.read_text() == "x\n"
     assert (refused["outcome"], refused["stdout"]) == ("ok", "started\n")
@@ -119,28 +119,28 @@ def test_a_command_writes_inside_and_not_outside(fenced: SandboxRunner) -> None:
     assert not outside.exists()
 
 
-def test_a_timed_out_call_leaves_no_process(fenced: SandboxRunner) -> None:
+def test_a_timed_out_call_leaves_no_process(sandboxed: SandboxRunner) -> None:
     """Processes that ignore SIGTERM or left the group end too. The output until then is kept."""
     marker = f"8{os.getpid()}.25"
     deaf = f"trap '' TERM; sleep {marker} & sleep {marker}; sleep {marker}"
     command = f'setsid sh -c "{deaf}" & {deaf.replace("sleep", "echo on; sleep", 1)}'
     for timeout_s in (1, 4, 16, 64):  # a slow machine may not have printed it yet
-        (late,) = results(fenced, ("bash", {"command": command, "timeout_s": timeout_s}))
+        (late,) = results(sandboxed, ("bash", {"command": command, "timeout_s": timeout_s}))
         assert (late["outcome"], late["code"]) == ("timeout", 124)
         if late["stdout"]:
             break
     assert late["stdout"] == "on\n"
-    wait_for(lambda: not list(alive(marker)), "the end of all it started")
+    wait_for(lambda: not list(alive(marker)), "the end of all its processes")
 
 
-def test_a_cancelled_call_leaves_no_process(fenced: SandboxRunner) -> None:
+def test_a_cancelled_call_leaves_no_process(sandboxed: SandboxRunner) -> None:
     marker = f"9{os.getpid()}.25"
-    begun = fenced.tree.project / "begun"
+    begun = sandboxed.tree.project / "begun"
     command = f"(setsid sleep {marker} &); touch begun; sleep {marker}"
-    (cancelled,) = results(fenced, ("bash", {"command": command}), cancel_at=begun)
+    (cancelled,) = results(sandboxed, ("bash", {"command": command}), cancel_at=begun)
     assert cancelled["outcome"] == "CancelledError"
-    wait_for(lambda: not list(alive(marker)), "the end of all it started")
-    ended = [event for event in fenced.events() if event["event"] == "tool.end"]
+    wait_for(lambda: not list(alive(marker)), "the end of all its processes")
+    ended = [event for event in sandboxed.events() if event["event"] == "tool.end"]
     assert [event["outcome"] for event in ended] == ["cancelled"]
 
 
@@ -153,12 +153,16 @@ def test_no_file_name_breaks_the_journal(sandbox: SandboxRunner) -> None:
         ("bash", {"command": "rm -rf / \udcff" + "\U0001f600" * 2000}),
         ("write_file", {"path": "plain", "content": "x"}),
     ]
-    said = [result["outcome"] for result in results(sandbox, *calls)]
-    assert (said[0], said[-1], "unavailable" in said) == ("ok", "ok", False)
+    outcome_names = [result["outcome"] for result in results(sandbox, *calls)]
+    assert (outcome_names[0], outcome_names[-1], "unavailable" in outcome_names) == (
+        "ok",
+        "ok",
+        False,
+    )
     assert (sandbox.tree.project / "plain").exists()
-    told = [event for event in sandbox.events() if event["event"] == "tool"]
-    assert len(told) == len(calls)
-    assert told[0]["subject"] == [f"{sandbox.tree.project}/caf\\xff"]
+    reported = [event for event in sandbox.events() if event["event"] == "tool"]
+    assert len(reported) == len(calls)
+    assert reported[0]["subject"] == [f"{sandbox.tree.project}/caf\\xff"]
 
 
 CONFIGURED = """
@@ -202,11 +206,11 @@ def test_a_configuration_says_where_commands_write_how_long_and_how_many(
     python = sandbox.installation.paddock.with_name("python")
     run = sandbox.tester.run([python, program, config, repr(calls)], cwd=sandbox.tree.project)
     assert run.exit_code == 0, run
-    said = [line.split() for line in run.stdout.splitlines()]
-    assert said[0] == ["ok", "0"]
-    assert said[1][0] == "ok"
-    assert said[1][1] != "0"
-    assert [one[0] for one in said[2:]] == ["ok", "timeout", "limit"]
+    outcome_names = [line.split() for line in run.stdout.splitlines()]
+    assert outcome_names[0] == ["ok", "0"]
+    assert outcome_names[1][0] == "ok"
+    assert outcome_names[1][1] != "0"
+    assert [one[0] for one in outcome_names[2:]] == ["ok", "timeout", "limit"]
     assert (shared / "made").exists()
     assert (shared / "file").exists()
     assert not outside.exists()
@@ -225,7 +229,7 @@ def test_file_tools_have_the_permissions_of_the_user(sandbox: SandboxRunner) -> 
     (project / "foreign").chmod(0o666)
     (project / "shut").chmod(0o555)
     write = {"content": "new"}
-    told = results(
+    reported = results(
         sandbox,
         ("write_file", {"path": "locked", **write}),
         ("read_file", {"path": "closed"}),
@@ -236,7 +240,7 @@ def test_file_tools_have_the_permissions_of_the_user(sandbox: SandboxRunner) -> 
     owned = (
         "no_permission" if os.getuid() == 0 else "ok"
     )  # only root can create a file of another user
-    assert [each["outcome"] for each in told] == ["no_permission"] * 3 + [owned, "blocked"]
+    assert [each["outcome"] for each in reported] == ["no_permission"] * 3 + [owned, "blocked"]
     assert (project / "locked").read_text() == "old"
     assert (project / "foreign").read_text() == ("old" if os.getuid() == 0 else "new")
     assert stat.S_IMODE((project / "locked").stat().st_mode) == 0o444
@@ -354,7 +358,7 @@ def test_one_file_configures_the_tools_and_the_sandbox(sandbox: SandboxRunner) -
     assert commands == [["cat free && echo y > free"]]
 
 
-FENCED = """
+SANDBOXED = """
 import asyncio, json, sys
 from paddock import ToolCall, Tools, ToolPolicy, open_tools
 
@@ -398,7 +402,7 @@ def test_file_tools_obey_the_file_rules_of_their_policy(
     commands. The control has no policy file, and so no sandbox.
     """
     tree = full.tree
-    program = tree.put(tree.root / "program.py", FENCED)
+    program = tree.put(tree.root / "program.py", SANDBOXED)
     policy = tree.put(tree.root / "p.toml", LENIENT)
     secret = tree.put(tree.project / "private" / "x", "secret")
     assert full.tester.run(["git", "init", "-q", str(tree.project)]).exit_code == 0
@@ -658,19 +662,21 @@ def test_an_unconfined_command_is_asked_about_also_with_a_sandbox_executor(
         assert not outside.exists()
 
 
-def test_bash_tool_runs_bash(fenced: SandboxRunner) -> None:
+def test_bash_tool_runs_bash(sandboxed: SandboxRunner) -> None:
     """bash runs the lines that the judge parses as bash. dash would start the program after ``||``
     in ``[[``.
     """
-    program = fenced.tree.put(fenced.tree.project / "bin" / "evilprog", "#!/bin/sh\ntouch ran\n")
+    program = sandboxed.tree.put(
+        sandboxed.tree.project / "bin" / "evilprog", "#!/bin/sh\ntouch ran\n"
+    )
     program.chmod(0o755)
-    fenced.tester.give(fenced.tree.project)
+    sandboxed.tester.give(sandboxed.tree.project)
     line = (
         "set -o pipefail; a=(one two); echo ${a[1]}; [[ a || bin/evilprog ]] && cat <(echo three); "
         "echo 'echo four' > s; source ./s; { echo five >&2; } |& cat; false | true || echo six"
     )
-    (ran,) = results(fenced, ("bash", {"command": line}))
+    (ran,) = results(sandboxed, ("bash", {"command": line}))
     assert (ran["outcome"], ran["stdout"]) == ("ok", "two\nthree\nfour\nfive\nsix\n"), ran
-    assert not (fenced.tree.project / "ran").exists()
-    control = fenced.outside(["dash", "-c", "[[ a || bin/evilprog ]]"])
-    assert (fenced.tree.project / "ran").exists(), f"the control: dash starts it: {control}"
+    assert not (sandboxed.tree.project / "ran").exists()
+    control = sandboxed.outside(["dash", "-c", "[[ a || bin/evilprog ]]"])
+    assert (sandboxed.tree.project / "ran").exists(), f"the control: dash starts it: {control}"

@@ -58,17 +58,17 @@ def killed(full: SandboxRunner, *flags: str) -> str:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     start = [event for event in full.events() if event["event"] == "session.start"][-1]
-    assert planted(full) == [".envrc", "sub/.vscode"], "nothing was there to take them away"
+    assert planted(full) == [".envrc", "sub/.vscode"], "the stopped supervisor removed nothing"
     return str(start["session"])
 
 
-def assert_taken(full: SandboxRunner, told: str, session: str) -> None:
+def assert_taken(full: SandboxRunner, reported: str, session: str) -> None:
     project = full.tree.project
     assert planted(full) == []
-    assert (project / "work.txt").read_text() == "mine\n", "the work itself stays"
+    assert (project / "work.txt").read_text() == "mine\n", "ordinary files stay"
     for name in (".envrc", "sub/.vscode"):
-        assert f"removed {project / name}, created during the run" in told
-    assert f"finished the interrupted last scan of session {session}" in told
+        assert f"removed {project / name}, created during the run" in reported
+    assert f"finished the interrupted last scan of session {session}" in reported
     of_session = [event for event in full.events() if event["session"] == session]
     names = {str(event["path"]) for event in of_session if event["event"] == "name.taken"}
     assert names == {str(project / ".envrc"), str(project / "sub" / ".vscode")}
@@ -125,13 +125,13 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
     doctor: list[str | bytes | Path] = [full.installation.paddock, "doctor"]
     for words in (full.command(["touch", "ran"]), full.command(["true"]), doctor):
         outcome = full.outside(words, cwd=elsewhere)
-        told = outcome.stdout + outcome.stderr
+        reported = outcome.stdout + outcome.stderr
         assert outcome.exit_code == 0, str(outcome)
         assert (
             f"needs {project} "
             f"({'another directory has this path' if replaced else 'it does not exist'})"
-        ) in told
-        assert f"rm '{mark}'" in told
+        ) in reported
+        assert f"rm '{mark}'" in reported
         assert marks(full) == [mark]
     assert (elsewhere / "ran").exists()
     if replaced:
@@ -193,7 +193,7 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
         process.wait()
     full.tree.put(project / "new", "of the person\n").rename(project / ".mcp.json")
     assert (project / ".envrc").read_text() == "evil\n", (
-        "the control: nothing was there to take it away"
+        "the control: the stopped supervisor did not remove it"
     )
     outcome = full.inside(["true"])
     assert outcome.exit_code == 0, str(outcome)

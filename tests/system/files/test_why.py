@@ -89,7 +89,7 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
         answer = json.loads(text)
         assert (code, answer["allowed"], answer["fence_allows"]) == (1, False, True)
         assert sandbox.inside(create).answer == "EACCES"
-        assert sandbox.outside(create).answer == "EACCES", "it is not the sandbox"
+        assert sandbox.outside(create).answer == "EACCES", "the sandbox is not the reason"
     finally:
         shut.chmod(0o755)
     assert why()[0] == 0

@@ -211,7 +211,7 @@ class Compared:
 
 
 def try_all(outcome: Outcome, cases: list[tuple[str, str]]) -> list[int]:
-    assert outcome.started, f"the prober never ran: {outcome}"
+    assert outcome.started, f"the probe never ran: {outcome}"
     errnos = [int(line) for line in outcome.stdout.splitlines()[1:]]
     assert len(errnos) == len(cases), outcome
     return errnos

@@ -90,9 +90,9 @@ def test_events_lost_on_a_full_disk_are_counted_when_there_is_room(
     count = missing(events)
     assert TRIES < count <= 2 * TRIES + 1
     assert kinds(events).count("exec") + count == EXECS
-    told = kinds(events).index("journal.lost")
-    assert events[told]["reason"] == "ENOSPC"
-    assert kinds(events)[told + 1 :].count("exec") == 1, "it stands where the gap is"
+    reported = kinds(events).index("journal.lost")
+    assert events[reported]["reason"] == "ENOSPC"
+    assert kinds(events)[reported + 1 :].count("exec") == 1, "the event is at the gap"
     assert kinds(events)[-1] == "session.end"
 
     session = str(events[0]["session"])
@@ -124,7 +124,7 @@ def test_verify_and_the_next_run_report_events_lost_on_a_full_disk(
     assert f"{count} events of session {session} are missing" in verified.stderr
 
     refused = crowded.inside(["true"])
-    assert refused.exit_code == 125, "who cannot write that it begins does not begin"
+    assert refused.exit_code == 125, "a call that cannot be journaled does not start"
     (crowded.tree.project / "fill").unlink()
     assert crowded.inside(["true"]).exit_code == 0
     lost, start, end = crowded.events()[len(before) :]

@@ -135,7 +135,7 @@ class Limited:
 
     def assert_unharmed(self, outcome: Outcome) -> None:
         assert (outcome.exit_code, outcome.stdout) == (0, "started\nfull\n"), str(outcome)
-        assert not self.met(), "nothing was met"
+        assert not self.met(), "no limit was exceeded"
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
@@ -169,8 +169,8 @@ def test_a_memory_hog_ends_the_run(limited: Limited, hog: str) -> None:
     limited.assert_ended(
         limited.run(python(REACH + hog, 1500), memory_mb=100), "memory_mb", 100, "watchdog"
     )
-    assert limited.reach < 1200, "what it gets between two looks"
-    assert limited.cgroups.peak_mb < 1500, "the host's count"
+    assert limited.reach < 1200, "memory that it gets between two checks"
+    assert limited.cgroups.peak_mb < 1500, "the counter of the host"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200)))
     limited.assert_unharmed(limited.run(python(REACH + hog, 60), memory_mb=100))
 
@@ -261,14 +261,14 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         assert bomb.stdout
         assert bomb.stdout.readline() == "started\n"
         assert limited.sandbox.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, (
-            "the same user forks outside"
+            "the same user can fork outside"
         )
         assert bomb.wait(timeout=120) == 137
         assert bomb.stderr
-        said = bomb.stderr.read()
+        output = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
-    assert ("ended: wall_s 3 exceeded" if held else "ended: processes 40 exceeded") in said
+    assert ("ended: wall_s 3 exceeded" if held else "ended: processes 40 exceeded") in output
     # The two processes of Paddock. In the landlock tier also processes that a bomb starts between
     # two checks, up to the safe limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
@@ -322,11 +322,11 @@ def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
     outcome = limited.run(list(write), file_size_mb=1)
     assert outcome.exit_code == 128 + 25, str(outcome)
     assert big.stat().st_size == 1 << 20, str(outcome)
-    assert outcome.stdout == "started\nfull\n", "only who writes is ended"
+    assert outcome.stdout == "started\nfull\n", "only the writing process is ended"
     limited.assert_unharmed(limited.run(list(write)))
     assert big.stat().st_size == 3000000
     alone = limited.run(["head", "-c", "3000000", "/dev/zero"], file_size_mb=1)
-    assert alone.exit_code == 0, "a pipe is no file"
+    assert alone.exit_code == 0, "the limit does not apply to a pipe"
 
 
 def test_a_limit_that_ends_the_command_by_signal_is_named(limited: Limited) -> None:
@@ -404,9 +404,9 @@ def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, va
     }
     act = acts.get(limit, "time.sleep(60)")
     if limit == "processes" and limited.sandbox.tier == "full":
-        pytest.skip("the kernel holds it, and nobody has to look")
+        pytest.skip("the kernel enforces it without the watchdog")
     with _stopping(limited, act, *limited.policy(**{limit: value})) as paddock:
-        assert paddock.wait(timeout=120) == 137, "nobody continued it"
+        assert paddock.wait(timeout=120) == 137, "no process continued it"
         assert paddock.stderr
         assert f"ended: {limit} {value} exceeded" in paddock.stderr.read()
     assert [met["limit"] for met in limited.met()] == [limit]
@@ -438,7 +438,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
     project = full_tier.sandbox.tree.project
     with _stopping(full_tier, "open('.envrc', 'w').close()") as paddock:
         wait_for((project / "done").exists, "the child has done it")
-        wait_for(lambda: not (project / ".envrc").exists(), "it is taken away")
+        wait_for(lambda: not (project / ".envrc").exists(), "the name is removed")
         wait_for(
             lambda: outside_targets.state(paddock.pid) == "T", "and the run is stopped as before"
         )
@@ -490,7 +490,7 @@ def test_a_group_of_version_1_holds_memory(
     limited = given("memory")
     outcome = limited.run(python(REACH + hog, 600, *arguments), memory_mb=100)
     limited.assert_ended(outcome, "memory_mb", 100, "cgroup v1")
-    assert limited.cgroups.peak_mb < 200, "with what paddock itself has, and the page cache"
+    assert limited.cgroups.peak_mb < 200, "with the memory of paddock and the page cache"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200, *arguments)))
     _empty_shared_memory(limited.sandbox)
 

@@ -27,7 +27,7 @@ def landlock_network(sandbox: SandboxRunner, host: dict[str, Any]) -> NetworkRun
 
 @pytest.fixture
 def clients(full: SandboxRunner) -> Clients:
-    need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
+    need("root", os.getuid() == 0, "only root can mount a list of names for one process")
     return Clients(sandbox=full, hosts=full.tree.put(full.tree.root / "hosts", HOSTS))
 
 

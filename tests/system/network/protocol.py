@@ -82,19 +82,20 @@ def plays(seed: int, endpoints: list[Endpoint], count: int) -> list[Play]:
 
 def _play(chance: random.Random, endpoints: list[Endpoint], name: str) -> Play:
     play = Play(chance.choice(endpoints), [])
-    said = "".join(
+    encoded = "".join(
         _request(chance, play, f"{name}-{at}") for at in range(chance.choice((1, 1, 2, 3, 4)))
     )
     match chance.randrange(4):
         case 0:
-            play.pieces = list(said)
+            play.pieces = list(encoded)
         case 1:
-            cuts = sorted(chance.sample(range(len(said) + 1), min(6, len(said))))
+            cuts = sorted(chance.sample(range(len(encoded) + 1), min(6, len(encoded))))
             play.pieces = [
-                said[start:end] for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True)
+                encoded[start:end]
+                for start, end in zip([0, *cuts], [*cuts, len(encoded)], strict=True)
             ]
         case _:
-            play.pieces = [said]
+            play.pieces = [encoded]
     return play
 
 
@@ -136,11 +137,11 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
     version = "HTTP/1.1" if chance.random() < 0.9 else "HTTP/1.0"
     headers = [f"Host: {endpoint.authority}"]
     body = _body(chance, play, tag) if chance.random() < 0.6 else ""
-    said = body
+    encoded = body
     if body and chance.random() < 0.3:
         size = chance.randrange(1, len(body) + 1)
         parts = [body[at : at + size] for at in range(0, len(body), size)]
-        said = "".join(f"{len(part):x}\r\n{part}\r\n" for part in parts) + "0\r\n\r\n"
+        encoded = "".join(f"{len(part):x}\r\n{part}\r\n" for part in parts) + "0\r\n\r\n"
         headers.append("Transfer-Encoding: chunked")
     elif body or chance.random() < 0.2:
         headers.append(f"Content-Length: {len(body)}")
@@ -184,7 +185,7 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                     "Connection: Upgrade",
                     "Upgrade: " + chance.choice(("websocket", "h2c", "x")),
                 ]
-                said += _hidden(chance, play, tag)
+                encoded += _hidden(chance, play, tag)
             case 5:
                 headers.append(
                     chance.choice(
@@ -206,9 +207,9 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                     )
                 )  # fmt: skip
             case 7:
-                said += _hidden(chance, play, tag)
+                encoded += _hidden(chance, play, tag)
             case 8:
-                said = said[: chance.randrange(len(said) + 1)]
+                encoded = encoded[: chance.randrange(len(encoded) + 1)]
             case 9:
                 headers.append(f" folded: {_hidden(chance, play, tag)[:20]}")
             case 10:
@@ -219,7 +220,7 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                 headers.append(f"X-C: a\r\r\n\r\n{_hidden(chance, play, tag)}")
             case 13:
                 hidden = _hidden(chance, play, tag).strip()
-                said = (
+                encoded = (
                     f"1;{hidden.splitlines()[0]}\r\na\r\n0\r\n"
                     f"{chance.choice(('', f'Host: {DENIED}', hidden))}\r\n\r\n"
                 )
@@ -231,7 +232,7 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
     else:
         play.bodies[tag] = body
     head = line_end.join([f"{method} {target} {version}", *headers])
-    return f"{head}{line_end}{end}{said}"
+    return f"{head}{line_end}{end}{encoded}"
 
 
 # ---- servers
@@ -264,14 +265,14 @@ class Upstream:
             f"the last line of {self.kind}",
         )
         lines = [json.loads(line) for line in self.log.read_text(errors="replace").splitlines()]
-        told = [
+        reported = [
             line
             for line in lines
             if line["path"] != "/end" and line.get("status") not in ("400", "408")
         ]
         return [
             Acted(method=one["method"], path=one["path"], host=one["host"], body=one["body"])
-            for one in told
+            for one in reported
         ]
 
 
@@ -285,14 +286,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         reads = self.command in ("POST", "PUT", "PATCH")
         length = self.headers["Content-Length"] or "0"
         body = self.rfile.read(int(length) if length.isdecimal() else 0) if reads else b""
-        told = {
+        reported = {
             "method": self.command,
             "path": self.path,
             "host": self.headers["Host"] or "",
             "body": body.decode("latin-1"),
         }
         with self.log.open("a") as log:
-            log.write(json.dumps(told) + "\n")
+            log.write(json.dumps(reported) + "\n")
         self.send_response(200)
         self.send_header("Content-Length", "2")
         self.end_headers()

@@ -83,7 +83,7 @@ class Relay:
     line: socket.socket
     may_dial: Callable[[str, int], str | None]
     events: list[dict[str, Any]] = field(default_factory=list)
-    _told: threading.Condition = field(default_factory=threading.Condition)
+    _reported: threading.Condition = field(default_factory=threading.Condition)
     _listeners: list[socket.socket] = field(default_factory=list)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -94,18 +94,18 @@ class Relay:
         return int(listener.getsockname()[1])
 
     def hand_over(
-        self, end: socket.socket, kind: str, host: str, port: int, said: bytes = b""
+        self, end: socket.socket, kind: str, host: str, port: int, output: bytes = b""
     ) -> None:
         message = canonical({"kind": kind, "host": host, "port": port}).encode() + (
-            b"\0" + said if said else b""
+            b"\0" + output if output else b""
         )
         socket.send_fds(self.channel, [message], [end.fileno()])
         end.close()
 
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """The events, when there are ``count`` of them."""
-        with self._told:
-            if not self._told.wait_for(lambda: len(self.events) >= count, timeout=DEADLINE_S):
+        with self._reported:
+            if not self._reported.wait_for(lambda: len(self.events) >= count, timeout=DEADLINE_S):
                 raise NeverHappened(f"{count} events: {self.events}")
             return list(self.events)
 
@@ -163,9 +163,9 @@ class Relay:
     def _hear(self) -> None:
         with contextlib.suppress(OSError):
             while message := self.line.recv(65536):
-                with self._told:
+                with self._reported:
                     self.events.append(json.loads(message))
-                    self._told.notify_all()
+                    self._reported.notify_all()
 
 
 @contextlib.contextmanager

@@ -30,4 +30,4 @@ def served_by(core: int) -> int:
     for pid in Path(f"/proc/{core}/task/{core}/children").read_text().split():
         if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return int(pid)
-    raise AssertionError("nobody speaks HTTP")
+    raise AssertionError("no HTTP helper process")

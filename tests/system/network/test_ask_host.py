@@ -137,7 +137,7 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
         with running(full_network, server, asking(default="deny")) as run:
             run.call()
             assert run.answered() != "ok"
-        assert server.heard() == []
+        assert server.received() == []
         with running(full_network, server, asking()) as run:
             run.call()
             question = run.asked()
@@ -147,19 +147,19 @@ def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(
             assert (
                 os.readlink(f"/proc/{question['process']['pid']}/exe") == question["process"]["exe"]
             )
-            assert server.heard() == []
+            assert server.received() == []
             run.answer(question, "once")
-            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert wait_for(lambda: server.received() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             # "once" is for this connection, "session" for all later ones.
             run.call()
             again = run.asked()
             assert again["ask"] != question["ask"]
             run.answer(again, "session")
-            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert wait_for(lambda: server.received() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             run.call()
-            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert wait_for(lambda: server.received() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             assert "denied" not in run.ended()
     events = [event for event in decided(full_network) if event["action"] == "allow"]
@@ -204,11 +204,11 @@ def test_a_denied_host_is_refused_and_not_asked_about_again_at_once(
         assert run.answered() in REFUSED
         run.call()
         assert run.answered() in REFUSED
-        assert server.heard() == []
-        said = run.ended()
-        assert said.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1, (
-            said
-        )
+        assert server.received() == []
+        output = run.ended()
+        assert (
+            output.count(f"paddock: denied: {NAME}:{server.port} (the approver denied it)") == 1
+        ), output
     assert [(event["action"], event["by"]) for event in decided(full_network)] == [
         ("deny", "test"),
         ("deny", None),
@@ -230,7 +230,7 @@ def test_a_host_without_an_answer_is_denied(full_network: NetworkRunner, why: st
         if why == "late":
             assert run.asked() == {"withdrawn": question["ask"]}
         assert run.answered() in REFUSED
-        assert server.heard() == []
+        assert server.received() == []
         reason = {
             "nobody": "no approver is available: no terminal is available for the question",
             "gone": "the approver has ended",
@@ -246,7 +246,7 @@ def test_a_command_approved_for_good_is_not_asked(full_network: NetworkRunner) -
         approved = [{"source": "approved.toml", "hosts": [[NAME, server.port, 3]]}]
         with running(full_network, server, asking(approved=approved)) as run:
             run.call()
-            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert wait_for(lambda: server.received() or None, "the message") == [MESSAGE]
             assert run.answered() == "ok"
             run.ended()
     (event,) = decided(full_network)

@@ -201,8 +201,8 @@ def test_a_client_that_leaves_during_a_dial_is_in_the_journal(clients: Clients) 
             while True:
                 server.accept()[0].close()
                 reached += 1
-        told = sum(action == "allow" for _, action, _ in clients.decided())
-        assert told >= reached > 0, (told, reached)
+        reported = sum(action == "allow" for _, action, _ in clients.decided())
+        assert reported >= reached > 0, (reported, reached)
 
 
 FLOOD = """

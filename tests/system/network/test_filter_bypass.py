@@ -123,15 +123,15 @@ def _answers(outcome: Outcome) -> list[Any]:
     return answers
 
 
-def _visited(heard: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in heard if "request" in one]
+def _visited(received: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [one for one in received if "request" in one]
 
 
 def test_an_allowed_name_is_reached(full: SandboxRunner, machines: TwoMachines) -> None:
     """The control of the other tests: the same request to an allowed name."""
     outcome = machines.inside(full, _visiting(f"Web.{DOMAIN}", f"web.{DOMAIN}."), NAMED)
     assert _answers(outcome) == ["HTTP/1.1 200 OK"] * 2, str(outcome)
-    assert [one["place"] for one in _visited(machines.heard())] == ["there"] * 2
+    assert [one["place"] for one in _visited(machines.received())] == ["there"] * 2
 
 
 @pytest.mark.parametrize("way", ["udp", "tcp"])
@@ -141,10 +141,10 @@ def test_a_static_program_asks_for_names_itself(
     words: list[Word] = [full.programs.caller, way, NAME_SERVER, "evil.example", "80"]
     control = machines.outside(full, words)
     assert "200 OK" in control.stdout, str(control)
-    assert [one.get("to") for one in machines.heard()] == [None, EVIL]
+    assert [one.get("to") for one in machines.received()] == [None, EVIL]
     outcome = machines.inside(full, words, NAMED)
     assert outcome.answer == "no such name: 3", str(outcome)
-    assert machines.heard() == []
+    assert machines.received() == []
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_an_unlisted_host_is_not_reached(
 ) -> None:
     words = _visiting(f"web.{DOMAIN}", f"x{DOMAIN}", f"{DOMAIN}.evil.example", EVIL, "2a00:9::34")
     assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 5
-    assert len(_visited(machines.heard())) == 5
+    assert len(_visited(machines.received())) == 5
     outcome = machines.inside(full, words, policy)
     assert "HTTP/1.1 200 OK" not in _answers(outcome), str(outcome)
-    assert machines.heard() == []
+    assert machines.received() == []
 
 
 # One address in spellings that the C library accepts, and in some that programs write.
@@ -185,11 +185,11 @@ def test_no_spelling_of_an_address_passes_as_an_allowed_name(
     words = _visiting(*SPELLINGS, f"::ffff:{EVIL}", "64:ff9b::5db8:d842")
     control = machines.outside(full, words)
     assert _answers(control) == ["HTTP/1.1 200 OK"] * 8, str(control)
-    machines.heard()
+    machines.received()
     for policy in (NAMED, EVERY):
         outcome = machines.inside(full, words, policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert machines.heard() == []
+        assert machines.received() == []
 
 
 ODD = [
@@ -215,10 +215,10 @@ def test_odd_names_are_not_looked_up(
     full: SandboxRunner, machines: TwoMachines, policy: str
 ) -> None:
     assert _answers(machines.outside(full, _asking(ODD))) == [[0, 1]] * len(ODD) * 2
-    assert len(machines.heard()) == len(ODD) * 2
+    assert len(machines.received()) == len(ODD) * 2
     outcome = machines.inside(full, _asking(ODD), policy)
     assert all(code != 0 and count == 0 for code, count in _answers(outcome)), str(outcome)
-    assert machines.heard() == []
+    assert machines.received() == []
 
 
 KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY": 255}
@@ -236,11 +236,11 @@ def test_no_dns_question_leaves_the_machine(
         list(KINDS.values()),
     )
     control = machines.outside(full, _asking(names, kinds))
-    assert len(machines.heard()) == 4 * len(kinds), str(control)
+    assert len(machines.received()) == 4 * len(kinds), str(control)
     outcome = machines.inside(full, _asking(names, kinds, server), NAMED)
     each = 2 * len(kinds)
     assert [code for code, _ in _answers(outcome)] == [3] * each + [0] * each, str(outcome)
-    assert machines.heard() == []
+    assert machines.received() == []
 
 
 def test_cloud_metadata_addresses_are_not_reached_under_any_list(
@@ -250,14 +250,14 @@ def test_cloud_metadata_addresses_are_not_reached_under_any_list(
     literal = [*METADATA.values(), "2852039166", "0xa9fea9fe", "0251.0376.0251.0376"]
     control = machines.outside(full, _visiting(*names, *literal))
     assert _answers(control) == ["HTTP/1.1 200 OK"] * len([*names, *literal]), str(control)
-    machines.heard()
+    machines.received()
     listed = ", ".join(
         f'"{address}"' for address in ("0.0.0.0/0", "::/0", "*", "*.example", "*.internal")
     )
     for policy in (EVERY, f'[network]\nallowed_hosts = [{listed}]\ndefault = "allow"\n'):
         outcome = machines.inside(full, _visiting(*names, *literal), policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert _visited(machines.heard()) == []
+        assert _visited(machines.received()) == []
 
 
 def test_a_name_with_an_internal_address_is_not_dialled(
@@ -268,11 +268,11 @@ def test_a_name_with_an_internal_address_is_not_dialled(
     reached = [name for name, answer in control.items() if answer == "HTTP/1.1 200 OK"]
     # This kernel has no route to 0.0.0.0/8.
     assert set(names) - set(reached) <= {f"zero.{DOMAIN}"}, control
-    machines.heard()
+    machines.received()
     for policy in (NAMED, EVERY):
         outcome = machines.inside(full, _visiting(*names), policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert _visited(machines.heard()) == []
+        assert _visited(machines.received()) == []
 
 
 def test_a_rebinding_name_is_dialled_at_the_checked_address(
@@ -280,10 +280,12 @@ def test_a_rebinding_name_is_dialled_at_the_checked_address(
 ) -> None:
     names = [f"turning.{DOMAIN}"] * 8
     machines.outside(full, _visiting(*names))
-    assert {one["place"] for one in _visited(machines.heard())} == {"here", "there"}, "the control"
+    assert {one["place"] for one in _visited(machines.received())} == {"here", "there"}, (
+        "the control"
+    )
     outcome = machines.inside(full, _visiting(*names), NAMED)
     assert "HTTP/1.1 200 OK" in _answers(outcome), str(outcome)
-    assert {one["place"] for one in _visited(machines.heard())} == {"there"}
+    assert {one["place"] for one in _visited(machines.received())} == {"there"}
 
 
 # Bytes on a connection to an allowed name. A server with both names would answer for the denied
@@ -322,12 +324,12 @@ def test_a_request_for_another_host_does_not_arrive(
 ) -> None:
     words: list[Word] = [need_program("python3"), "-c", _SAY, f"web.{DOMAIN}", *_FRONTED.values()]
     assert machines.outside(full, words).started
-    control = [one["request"] for one in _visited(machines.heard())]
+    control = [one["request"] for one in _visited(machines.received())]
     assert len(control) > len(_FRONTED)
     assert sum("evil.example" in one for one in control) == len(_FRONTED) - 1, control
     outcome = machines.inside(full, words, NAMED)
     assert outcome.started, str(outcome)
-    arrived = [one["request"] for one in _visited(machines.heard())]
+    arrived = [one["request"] for one in _visited(machines.received())]
     # One connection has two requests. The first arrives and the second is refused.
     assert not any("evil.example" in one for one in arrived), arrived
     assert f"GET / HTTP/1.1\r\nHost: web.{DOMAIN}" in arrived
@@ -385,10 +387,10 @@ for name, way in ways.items():
 def test_no_other_protocol_leaves_the_machine(full: SandboxRunner, machines: TwoMachines) -> None:
     words: list[Word] = [need_program("python3"), "-c", _OTHERWISE, EVIL, "2a00:9::66"]
     control = machines.outside(full, words)
-    arrived = machines.heard()
+    arrived = machines.received()
 
     def all_datagrams() -> bool:  # the last two have no answer
-        arrived.extend(machines.heard())
+        arrived.extend(machines.received())
         return len([one for one in arrived if "datagram" in one]) == 4
 
     wait_for(all_datagrams, f"four datagrams arrive: {control}")
@@ -400,7 +402,7 @@ def test_no_other_protocol_leaves_the_machine(full: SandboxRunner, machines: Two
         assert outcome.started, str(outcome)
         assert "200 OK" not in outcome.stdout, str(outcome)
         assert "udp: [Errno 111]" in outcome.stdout, str(outcome)
-        assert machines.heard() == []
+        assert machines.received() == []
 
 
 def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
@@ -417,6 +419,6 @@ def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
     )
     words = _visiting(*clouds, "fd00:ec3::23")
     assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 7
-    machines.heard()
+    machines.received()
     outcome = machines.inside(full, words, '[network]\nallowed_hosts = ["fc00::/7"]\n')
-    assert [one["to"] for one in _visited(machines.heard())] == ["fd00:ec3::23"], outcome
+    assert [one["to"] for one in _visited(machines.received())] == ["fd00:ec3::23"], outcome

@@ -65,14 +65,14 @@ def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
     events = full_network.events()
     assert [event["event"] for event in events] == ["session.start", "network", "session.end"]
     assert events[0]["actual"]["network"] == "filtered"
-    told = events[1]
-    assert (told["layer"], told["action"], told["address"], told["port"]) == (
+    reported = events[1]
+    assert (reported["layer"], reported["action"], reported["address"], reported["port"]) == (
         "connect",
         "deny",
         address,
         int(port),
     )
-    assert told["exe"] == os.path.realpath(full_network.python)
+    assert reported["exe"] == os.path.realpath(full_network.python)
     assert (
         f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} ("
         in outcome.stderr
@@ -83,12 +83,12 @@ def test_the_hosts_own_servers_are_not_reached(full_network: NetworkRunner) -> N
     with serving(own_address()) as near, serving("127.0.0.1") as local, serving("::1") as local6:
         targets = [near.target, local.target, local6.target]
         assert full_network.outside(full_network.sending(*targets)).started
-        assert [server.heard() for server in (near, local, local6)] == [[MESSAGE]] * 3
+        assert [server.received() for server in (near, local, local6)] == [[MESSAGE]] * 3
         outcome = full_network.run(FILTERED, full_network.calling(*targets))
         answers = outcome.stdout.split()[1:]
         assert answers[0] in REFUSED, str(outcome)
         assert answers[1:] == ["ECONNREFUSED", "ECONNREFUSED"], str(outcome)
-        assert [server.heard() for server in (near, local, local6)] == [[], [], []]
+        assert [server.received() for server in (near, local, local6)] == [[], [], []]
 
 
 def test_datagrams_are_refused_at_once(full_network: NetworkRunner) -> None:
@@ -97,10 +97,10 @@ def test_datagrams_are_refused_at_once(full_network: NetworkRunner) -> None:
             server.target, "SOCK_DGRAM/203.0.113.7/443", "SOCK_DGRAM/2001:db8::1/443"
         )
         control = full_network.outside(full_network.sending(server.target))
-        assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
+        assert (control.started, server.received()) == (True, [MESSAGE]), str(control)
         outcome = full_network.run(FILTERED, words)
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
-        assert server.heard() == []
+        assert server.received() == []
 
 
 def test_each_host_and_port_is_reported_once(full_network: NetworkRunner) -> None:
@@ -133,7 +133,7 @@ def test_a_local_port_arrives_and_others_do_not(full_network: NetworkRunner) -> 
         answers = outcome.stdout.split()[1:]
         assert answers == ["ECONNREFUSED", "ok"], str(outcome)
         assert listed.port in {event.get("port") for event in full_network.events()}
-        assert other.heard() == []
+        assert other.received() == []
 
 
 def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
@@ -228,13 +228,13 @@ else:
     with full_network.running(FILTERED, script) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
-        (told,) = wait_for(
+        (reported,) = wait_for(
             lambda: [one for one in full_network.events() if one["event"] == "network"] or None,
             "an event",
         )
         (command,) = _inside(process.pid)
         (child,) = map(int, Path(f"/proc/{command}/task/{command}/children").read_text().split())
-        assert (told["pid"], told["exe"]) == (child, os.path.realpath(full_network.python))
+        assert (reported["pid"], reported["exe"]) == (child, os.path.realpath(full_network.python))
 
 
 def test_a_name_server_on_loopback_answers_by_tcp_as_well(full_network: NetworkRunner) -> None:
@@ -271,7 +271,7 @@ def test_two_sandboxes_and_the_host_use_the_same_port(full_network: NetworkRunne
                 assert process.stdout is not None
                 assert process.stdout.readline() == "bound\n"
             control = full_network.outside(full_network.sending(server.target))
-            assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
+            assert (control.started, server.received()) == (True, [MESSAGE]), str(control)
 
 
 @pytest.mark.parametrize(
@@ -317,8 +317,8 @@ def test_a_missing_feature_is_named_and_nothing_runs(
             return outcome.exit_code, outcome.stdout, outcome.stderr
 
     assert run("--landlock-abi", "7")[:2] == (0, "ran\n")
-    code, said, complaint = run(*lacking)
-    assert (code, said) == (125, "")
+    code, output, complaint = run(*lacking)
+    assert (code, output) == (125, "")
     assert f"cannot create the network of the command: {words}" in complaint
     assert hint in complaint.splitlines()[1]
     assert full_network.events()[-1]["event"] == "session.refused"

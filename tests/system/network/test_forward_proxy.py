@@ -174,7 +174,7 @@ def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(
         assert answers == ["started", "200", *["403"] * len(refused), *["400"] * len(odd)], str(
             outcome
         )
-        assert other.heard() == []
+        assert other.received() == []
 
 
 def test_a_request_in_a_tunnel_has_to_name_the_same_host(

@@ -74,11 +74,11 @@ def test_a_body_that_servers_do_not_expect_is_refused(method: str, chunked: bool
     with routed(("*", "/items")) as (server, relay):
         with talking(relay) as client:
             client.sendall(head + framing + b"\r\n\r\n" + body)
-            said = all_of(client)
-        assert said.startswith(b"HTTP/1.1 403 ")
+            output = all_of(client)
+        assert output.startswith(b"HTTP/1.1 403 ")
         assert (
             method == "HEAD"
-            or f'body_methods = ["{method}"] in [network.routes.api]'.encode() in said
+            or f'body_methods = ["{method}"] in [network.routes.api]'.encode() in output
         )
         assert seen(server) == []
         for none in (b"", b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n"):
@@ -98,12 +98,12 @@ def test_a_route_can_let_a_method_have_a_body_and_its_connection_is_not_used_aga
                 asked(relay, HOST, "/items", "-X", "DELETE", "--data-binary", HIDDEN.decode())[0]
                 == 200
             )
-        assert seen(server) == [("DELETE", "/items")] * 2, (
-            "the body was not read, and is no request"
-        )
+        assert seen(server) == [("DELETE", "/items")] * 2, "the unread body is not a request"
         assert [one.header("connection") for one in server.asked] == ["close"] * 2
         assert server.connections == 2
-        assert asked(relay, HOST, "/items", "-X", "GET", "-d", "x")[0] == 403, "others may not"
+        assert asked(relay, HOST, "/items", "-X", "GET", "-d", "x")[0] == 403, (
+            "other methods may not"
+        )
 
 
 @pytest.mark.parametrize(

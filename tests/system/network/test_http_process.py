@@ -61,24 +61,24 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        wait_for(lambda: relays_of(process.pid) != [], "a relay: somebody calls")
+        wait_for(lambda: relays_of(process.pid) != [], "a relay: a connection came")
         if comes:
-            wait_for(opened, "what speaks HTTP")
+            wait_for(opened, "the HTTP helper")
         else:
             os.kill(served_by(process.pid), signal.SIGKILL)
         status = process.stdout.readline().strip()
         assert process.stdout.readline() == "over\n", "the run goes on"
         assert process.wait(120) == 0
         assert process.stderr is not None
-        said = process.stderr.read()
+        output = process.stderr.read()
     assert [one.header("authorization") for one in server.asked] == (
         [f"Bearer {SECRET}"] if comes else []
     )
     if comes:
         assert status == "200"
     else:
-        assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
-        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in said
+        assert status in ("502", "000"), "closed while it waited, or an error answer"
+        assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in output
 
 
 def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
@@ -145,9 +145,9 @@ print("over")
         os.write(writer, b"go on\n")
         assert process.stdout.readline() == "over\n"
         assert process.wait(120) == 0
-        said = process.stderr.read()
+        output = process.stderr.read()
     assert (
-        said.count(
+        output.count(
             "routes and inspected hosts cannot be reached any more: the HTTP helper: "
             "it was "
             "killed by SIGKILL"

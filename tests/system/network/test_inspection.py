@@ -98,7 +98,7 @@ def test_requests_of_an_inspected_host_are_judged_and_carry_the_secret(
             status, _, _ = fetched(relay, authority, tmp_path, server.port, "/v1/%2e%2e/x", flag)
             assert status == 403
             status, body, _ = fetched(relay, authority, tmp_path, server.port, "/v1/x", flag, "-I")
-            assert status == 403, "HEAD is no GET"
+            assert status == 403, "a rule for GET does not allow HEAD"
         assert [one.target for one in server.asked] == ["/v1/models", "/v1/chat"]
         assert server.asked[0].header("authorization") == f"Bearer {SECRET.decode()}"
         assert server.asked[0].header("host") == f"{HOST}:{server.port}"
@@ -261,9 +261,7 @@ def test_the_route_is_about_one_service_of_the_host() -> None:
                 f"{HOST}:{server.port}:127.0.0.1:{listening}",
                 f"http://{HOST}:{server.port}/",
             )
-            assert b'"GET"' in done.stdout, (
-                "a host that is only looked at may be spoken to in the clear"
-            )
+            assert b'"GET"' in done.stdout, "an only inspected host may be used without TLS"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +280,7 @@ def test_an_upstream_has_to_prove_its_name(certified: str, trusted: bool, status
             )  # fmt: skip
             assert done.stdout.endswith(str(status).encode()), done
             assert (b"certificate of" in done.stdout) is (status == 502)
-        assert bool(server.asked) is (status == 200), "no secret goes to somebody else"
+        assert bool(server.asked) is (status == 200), "no secret goes to another server"
 
 
 def test_the_bundle_has_what_the_system_trusts() -> None:

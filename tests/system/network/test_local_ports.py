@@ -81,8 +81,8 @@ def test_psql_asks_a_database_at_a_port_that_is_named(full: SandboxRunner) -> No
 
         outcome = full.inside(question, "--policy", policy(database.port))
         assert (outcome.stdout, database.asked()) == ("42\n", 2), str(outcome)
-        told = [event for event in full.events() if event["event"] == "network"]
-        assert [(one["action"], one["port"]) for one in told] == [("allow", database.port)]
+        reported = [event for event in full.events() if event["event"] == "network"]
+        assert [(one["action"], one["port"]) for one in reported] == [("allow", database.port)]
         refused = full.inside(question, "--policy", policy(9))
         assert "Connection refused" in refused.stderr, str(refused)
         assert (refused.exit_code, database.asked()) == (2, 2)
@@ -126,4 +126,4 @@ def test_servers_inside_share_no_port_with_each_other_or_the_host(
             assert process.stdout is not None
             os.write(lines, b"visit\n")
             assert process.stdout.readline() == f"{name}\n"
-        assert host.heard() == []
+        assert host.received() == []

@@ -25,10 +25,10 @@ def test_no_service_of_the_host_is_reached(
         words = full_network.sending(server.target)
         for control in (full_network.outside(words), full_network.run(None, words)):
             assert control.answer == "ok", str(control)
-        assert server.heard() == [MESSAGE, MESSAGE]
+        assert server.received() == [MESSAGE, MESSAGE]
         outcome = full_network.run(NONE, full_network.calling(server.target))
         assert outcome.answer in ("ECONNREFUSED", "ENETUNREACH"), str(outcome)
-        assert server.heard() == []
+        assert server.received() == []
 
 
 def test_an_abstract_socket_of_the_host_is_not_there(full_network: NetworkRunner) -> None:
@@ -46,11 +46,11 @@ def test_an_abstract_socket_of_the_host_is_not_there(full_network: NetworkRunner
     with listening("\0paddock-test-net") as listener:
         control = full_network.run(None, words, **changes)
         assert control.exit_code == 0, str(control)
-        wait_for(lambda: listener.heard == [MESSAGE], "the control was heard")
+        wait_for(lambda: listener.received == [MESSAGE], "the control message arrived")
         outcome = full_network.run(NONE, words, **changes)
         assert outcome.started, str(outcome)
         assert "ConnectionRefusedError" in outcome.stderr
-    assert listener.heard == [MESSAGE]
+    assert listener.received == [MESSAGE]
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])

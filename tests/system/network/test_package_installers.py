@@ -99,8 +99,8 @@ def _registry(directory: Path, site: Site, name: str) -> None:
     digest = base64.b64encode(hashlib.sha512(tarball).digest()).decode()
     dist = {"tarball": site.at(name, "tiny.tgz"), "integrity": f"sha512-{digest}"}
     version = {"name": "tiny", "version": "1.0.0", "dist": dist}
-    said = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
-    (directory / "tiny").write_text(json.dumps(said))
+    metadata = {"name": "tiny", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (directory / "tiny").write_text(json.dumps(metadata))
 
 
 def test_npm_installs_from_an_allowed_registry(clients: Clients, tmp_path: Path) -> None:

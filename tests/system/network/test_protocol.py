@@ -135,7 +135,7 @@ def unlike(kind: str, one: Acted, bodies: dict[str, str]) -> list[str]:
 def test_a_server_acts_on_the_judged_request(
     full: SandboxRunner, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
-    need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
+    need("root", os.getuid() == 0, "only root can mount a list of names for one process")
     hosts = "127.0.0.1 localhost " + " ".join(_NAMES.values())
     clients = Clients(sandbox=full, hosts=full.tree.put(full.tree.root / "hosts", f"{hosts}\n"))
     key = full.tree.put(full.tree.root / "key", f"{SECRET}\n")
@@ -150,20 +150,22 @@ def test_a_server_acts_on_the_judged_request(
         file = full.tree.put(full.tree.root / "protocol.toml", policy(served, key))
         words: list[Word] = [need_program("python3"), player, script]
         outcome = clients.outside(full.command(words, "--policy", file))
-        told = [json.loads(line) for line in outcome.stdout.splitlines()[1:]]
-        assert len(told) == CONNECTIONS, outcome
+        reported = [json.loads(line) for line in outcome.stdout.splitlines()[1:]]
+        assert len(reported) == CONNECTIONS, outcome
         found = wrongs(served, played, full)
         if found and seed not in kept():
             with SEEDS.open("a") as kept_file:
                 kept_file.write(f"{seed}  # {found[0]}\n")
         assert not found, f"seed {seed}: {json.dumps(found, indent=1)}"
-        assert not any(SECRET in one["said"] for one in told), f"seed {seed}"
-        answered = [status for one in told for status in one["statuses"]]
+        assert not any(SECRET in one["said"] for one in reported), f"seed {seed}"
+        answered = [status for one in reported for status in one["statuses"]]
         for status in (200, 400, 403):
-            assert answered.count(status) > CONNECTIONS // 10, f"it is alive, and says no: {status}"
+            assert answered.count(status) > CONNECTIONS // 10, (
+                f"the sandbox works and denies: {status}"
+            )
         ways = {
             play.endpoint.way
-            for play, one in zip(played, told, strict=True)
+            for play, one in zip(played, reported, strict=True)
             if 200 in one["statuses"]
         }
         assert ways == {"route", "inspect", "relay"}

@@ -76,12 +76,12 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
         process.wait(60)
         gone(relay)
     assert ask("127.0.0.1", host) == "ECONNREFUSED", "it ends with the run"
-    told = [event for event in full_network.events() if event["event"] == "network"]
-    assert {(event["layer"], event["action"], event["port"], event["host"]) for event in told} == {
-        ("publish", "allow", inside, None)
-    }
-    assert {event["rule"] for event in told} == {f"--publish {host}:{inside}"}
-    assert sorted((event["sent"], event["received"]) for event in told) == [
+    reported = [event for event in full_network.events() if event["event"] == "network"]
+    assert {
+        (event["layer"], event["action"], event["port"], event["host"]) for event in reported
+    } == {("publish", "allow", inside, None)}
+    assert {event["rule"] for event in reported} == {f"--publish {host}:{inside}"}
+    assert sorted((event["sent"], event["received"]) for event in reported) == [
         (6, 9),
         (len(text), len(text) + 3),
     ]
@@ -97,7 +97,7 @@ def test_publishing_a_port_opens_nothing_else(full_network: NetworkRunner, mode:
             network(mode, published=[{"inside": 80, "host": host}]), full_network.calling(*targets)
         )
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
-        assert server.heard() == []
+        assert server.received() == []
 
 
 def test_a_client_before_the_server_is_cut_off_and_may_retry(full_network: NetworkRunner) -> None:
@@ -112,8 +112,8 @@ def test_a_client_before_the_server_is_cut_off_and_may_retry(full_network: Netwo
             print("go", file=stdin)
         listens(process)
         assert ask("127.0.0.1", host) == b"one hears"
-        wait_for(lambda: len(_told(full_network)) == 2, "two events")
-    refused, reached = _told(full_network)
+        wait_for(lambda: len(_reported(full_network)) == 2, "two events")
+    refused, reached = _reported(full_network)
     assert (refused["action"], refused["reason"]) == (
         "fail",
         "cannot connect: Connection refused (os error 111)",
@@ -121,7 +121,7 @@ def test_a_client_before_the_server_is_cut_off_and_may_retry(full_network: Netwo
     assert reached["action"] == "allow"
 
 
-def _told(full_network: NetworkRunner) -> list[dict[str, object]]:
+def _reported(full_network: NetworkRunner) -> list[dict[str, object]]:
     return [event for event in full_network.events() if event["event"] == "network"]
 
 

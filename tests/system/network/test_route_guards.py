@@ -63,14 +63,14 @@ def asked(
     """The answers, the requests that the servers got (address and request), and the stderr of the
     run.
     """
-    machines.heard()
+    machines.received()
     outcome = machines.inside(full, [need_program("python3"), "-c", _POST, *asks], text)
-    started, said = outcome.stdout.splitlines()
+    started, statuses = outcome.stdout.splitlines()
     assert started == "started", outcome
-    heard: list[dict[str, Any]] = [one for one in machines.heard() if "request" in one]
+    received: list[dict[str, Any]] = [one for one in machines.received() if "request" in one]
     return (
-        json.loads(said),
-        [(one["to"], one["request"].split(" HTTP")[0]) for one in heard],
+        json.loads(statuses),
+        [(one["to"], one["request"].split(" HTTP")[0]) for one in received],
         outcome.stderr,
     )
 
@@ -86,26 +86,28 @@ def test_no_other_name_leads_to_an_upstream_with_rules(
     )
     ruled = policy(["*"], f'api upstream = "http://up.test"\n{RULES}')
     # The first of them comes before any request to the route.
-    said, heard, told = asked(
+    statuses, received, reported = asked(
         full, machines, ruled, *asks, "api.paddock.internal /items", "other.test /admin", *asks
     )
     shut = ["gaierror", "403", "403"]
-    assert said == [*shut, "200", "200", *shut], told
-    assert heard == [(UP, "GET /items"), (OTHER, "POST /admin")]
-    assert "this address is reserved for a route with endpoint rules" in told
-    said, heard, told = asked(full, machines, ruled, "mixed.test /admin", "nat64.test /admin")
-    assert heard == [(OTHER, "POST /admin")], "of its addresses the one that is nobody else's"
+    assert statuses == [*shut, "200", "200", *shut], reported
+    assert received == [(UP, "GET /items"), (OTHER, "POST /admin")]
+    assert "this address is reserved for a route with endpoint rules" in reported
+    statuses, received, reported = asked(
+        full, machines, ruled, "mixed.test /admin", "nat64.test /admin"
+    )
+    assert received == [(OTHER, "POST /admin")], "only its address that no route has"
 
 
 def test_no_listed_address_leads_to_an_upstream_with_rules(
     full: SandboxRunner, machines: TwoMachines
 ) -> None:
     text = policy([f"{CORP}:80", f"{OTHER}:80"], f'api upstream = "http://corp.test"\n{RULES}')
-    said, heard, told = asked(
+    statuses, received, reported = asked(
         full, machines, text, f"{CORP} /admin", "api.paddock.internal /items", f"{OTHER} /admin"
     )
-    assert said == ["403", "200", "200"], told
-    assert heard == [(CORP, "GET /items"), (OTHER, "POST /admin")]
+    assert statuses == ["403", "200", "200"], reported
+    assert received == [(CORP, "GET /items"), (OTHER, "POST /admin")]
     control = policy([f"{CORP}:80"], 'api upstream = "http://corp.test"\n')
     assert asked(full, machines, control, f"{CORP} /admin")[1] == [(CORP, "POST /admin")]
 
@@ -122,13 +124,15 @@ def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_mach
         return whole.replace("[network]\n", "[network]\nallowed_local_ports = [80]\n")
 
     asks = ("127.0.0.1 /admin", "[::1] /admin")
-    said, heard, told = asked(full, machines, text(""), *asks)
-    assert (said[0], heard[0]) == ("200", ("127.0.0.1", "POST /admin")), (
-        f"the control: without rules; {told}"
+    statuses, received, reported = asked(full, machines, text(""), *asks)
+    assert (statuses[0], received[0]) == ("200", ("127.0.0.1", "POST /admin")), (
+        f"the control: without rules; {reported}"
     )
-    said, heard, told = asked(full, machines, text(RULES), *asks, "api.paddock.internal /items")
-    assert (said[0], said[2]) == ("403", "200"), told
-    assert heard == [("127.0.0.1", "GET /items")], "the server of ::1 heard nothing"
+    statuses, received, reported = asked(
+        full, machines, text(RULES), *asks, "api.paddock.internal /items"
+    )
+    assert (statuses[0], statuses[2]) == ("403", "200"), reported
+    assert received == [("127.0.0.1", "GET /items")], "the server of ::1 got nothing"
 
 
 def test_an_inspected_name_does_not_bypass_the_rules_of_a_route(
@@ -141,8 +145,10 @@ def test_an_inspected_name_does_not_bypass_the_rules_of_a_route(
     assert asked(full, machines, text(""), "alias.test /admin")[1] == [(UP, "POST /admin")], (
         "the control"
     )
-    said, heard, told = asked(full, machines, text(RULES), "alias.test /admin", "other.test /admin")
-    assert (said, heard) == (["403", "200"], [(OTHER, "POST /admin")]), told
+    statuses, received, reported = asked(
+        full, machines, text(RULES), "alias.test /admin", "other.test /admin"
+    )
+    assert (statuses, received) == (["403", "200"], [(OTHER, "POST /admin")]), reported
 
 
 def test_a_route_can_say_that_others_share_its_addresses(
@@ -150,11 +156,11 @@ def test_a_route_can_say_that_others_share_its_addresses(
 ) -> None:
     shared = f'api upstream = "http://up.test"\nshared_addresses = true\n{RULES}'
     text = policy(["alias.test", UP], shared)
-    said, heard, told = asked(
+    statuses, received, reported = asked(
         full, machines, text, "alias.test /admin", f"{UP} /admin", "up.test /admin"
     )
-    assert (said[0], heard) == ("200", [(UP, "POST /admin")]), told
-    assert said[1:] == ["403", "gaierror"], (
+    assert (statuses[0], received) == ("200", [(UP, "POST /admin")]), reported
+    assert statuses[1:] == ["403", "gaierror"], (
         "the bare address and the upstream's own name stay closed"
     )
 
@@ -165,9 +171,9 @@ def test_a_route_can_name_private_addresses_that_no_other_name_gets(
     def text(addresses: str) -> str:
         return policy([], f'api upstream = "http://corp.test"\n{addresses}')
 
-    said, heard, told = asked(full, machines, text(""), "api.paddock.internal /items")
-    assert (said, heard) == (["403"], []), told
-    said, heard, told = asked(
+    statuses, received, reported = asked(full, machines, text(""), "api.paddock.internal /items")
+    assert (statuses, received) == (["403"], []), reported
+    statuses, received, reported = asked(
         full,
         machines,
         text(f'upstream_addresses = ["{CORP}"]\n'),
@@ -175,15 +181,19 @@ def test_a_route_can_name_private_addresses_that_no_other_name_gets(
         f"{CORP} /admin",
         "corp.test /admin",
     )
-    assert said == ["200", "403", "gaierror"], told
-    assert heard == [(CORP, "GET /items")]
-    said, heard, told = asked(
+    assert statuses == ["200", "403", "gaierror"], reported
+    assert received == [(CORP, "GET /items")]
+    statuses, received, reported = asked(
         full,
         machines,
         text('upstream_addresses = ["10.1.0.0/16"]\n'),
         "api.paddock.internal /items",
     )
-    assert (said, heard, "upstream_addresses do not list it" in told) == (["403"], [], True), told
+    assert (statuses, received, "upstream_addresses do not list it" in reported) == (
+        ["403"],
+        [],
+        True,
+    ), reported
     never = policy(
         [], 'api upstream = "http://metadata.test"\nupstream_addresses = ["169.254.0.0/16"]\n'
     )

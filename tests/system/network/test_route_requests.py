@@ -73,8 +73,8 @@ def test_a_request_reaches_the_upstream_under_its_own_name() -> None:
             "X-Hop: 1",
         )
         assert status == 200
-        said = json.loads(body)
-        assert (said["method"], said["target"]) == ("GET", "/v1/models?x=1")
+        output = json.loads(body)
+        assert (output["method"], output["target"]) == ("GET", "/v1/models?x=1")
         (request,) = server.asked
         assert request.header("host") == f"127.0.0.1:{server.port}"
         assert (
@@ -82,11 +82,11 @@ def test_a_request_reaches_the_upstream_under_its_own_name() -> None:
             request.header("x-hop"),
             request.header("connection"),
         ) == ("yes", None, None)
-        (told,) = relay.wait_for(1)
-        assert told == {
+        (reported,) = relay.wait_for(1)
+        assert reported == {
             "event": "network", "layer": "request", "action": "allow", "host": "127.0.0.1",
             "port": server.port, "address": "127.0.0.1", "rule": "paddock.toml:7", "reason": None,
-            "sent": 0, "received": len(body), "ms": told["ms"], "pid": None, "exe": None,
+            "sent": 0, "received": len(body), "ms": reported["ms"], "pid": None, "exe": None,
             "by": None, "asked_ms": None,
             "request": {"method": "GET", "path": "/models", "status": 200, "route": "api",
             "hint": None},
@@ -108,7 +108,9 @@ def test_an_endpoint_without_a_rule_is_refused_and_nothing_goes_out() -> None:
             assert body.startswith(b"paddock: denied: ")
             assert b"rule: paddock.toml:7\n" in body
         status, body = asked(relay, HOST, "/v1/files")
-        assert b"--allow-endpoint api:GET:/v1/files\n" in body, "it says what would allow it"
+        assert b"--allow-endpoint api:GET:/v1/files\n" in body, (
+            "the answer names the flag that allows it"
+        )
         assert [one.target for one in server.asked] == ["/v1/models", "/v1/chat/x"], (
             "the upstream saw nothing else"
         )
@@ -181,7 +183,7 @@ def test_the_upstream_gets_the_secret_and_the_client_never(
             assert request.header("accept-encoding") == "identity"
             assert SECRET not in body
             assert base64.b64encode(SECRET)[:-4] not in body
-            assert b"*" * 20 in body, "the upstream did say it back"
+            assert b"*" * 20 in body, "the upstream did echo it"
 
 
 def test_a_secret_in_the_query_takes_the_place_of_what_was_there() -> None:
@@ -235,7 +237,7 @@ def test_an_answer_that_can_not_be_searched_is_not_passed_on() -> None:
         status, body = asked(relay, HOST, "/")
         assert (status, b"compresses" in body) == (502, True)
         assert asked(relay, "open.paddock.internal", "/") == (200, b"\x1f\x8b"), (
-            "without a secret it is nobody's business"
+            "without a secret it is passed on unchanged"
         )
 
 
@@ -366,8 +368,8 @@ def test_requests_that_come_at_once_are_answered_in_turn() -> None:
             one = f"GET /%s HTTP/1.1\r\nHost: {HOST}\r\n\r\n"
             client.sendall("".join(one % path for path in ("a", "b/c", "d")).encode())
             client.shutdown(socket.SHUT_WR)
-            said = all_of(client)
-        assert [piece[:3] for piece in said.split(b"HTTP/1.1 ")[1:]] == [b"200", b"403", b"200"]
+            output = all_of(client)
+        assert [piece[:3] for piece in output.split(b"HTTP/1.1 ")[1:]] == [b"200", b"403", b"200"]
         assert [one.target for one in server.asked] == ["/a", "/d"]
 
 
@@ -385,8 +387,8 @@ def test_a_websocket_flows_after_its_upgrade_and_is_searched() -> None:
                 "Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n".encode()
             )
             hello = b"auth=Bearer " + b"*" * len(SECRET)
-            said = until(client, hello)
-            head, _, frame = said.partition(b"\r\n\r\n")
+            output = until(client, hello)
+            head, _, frame = output.partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 101 ")
             assert websocket_accept(key).encode() in head
             assert frame == bytes([0x81, len(hello)]) + hello
@@ -428,7 +430,7 @@ def test_a_malformed_request_reaches_no_upstream(request_bytes: bytes, status: i
             assert all_of(client).startswith(b"HTTP/1.1 %d " % status)
         assert server.asked == []
         assert relay.wait_for(1)[0]["action"] == "deny"
-        assert asked(relay, HOST, "/")[0] == 200, "an honest one does"
+        assert asked(relay, HOST, "/")[0] == 200, "a valid request arrives"
 
 
 def test_a_request_in_absolute_form_is_one_to_that_host() -> None:
@@ -507,9 +509,11 @@ def test_slow_broken_or_closed_upstreams_are_reported() -> None:
             assert asked(relay, HOST, path)[0] == status, path
         with talking(relay) as client:
             client.sendall(f"GET /half HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
-            said = all_of(client)
-            assert said.endswith(b"abc"), "it breaks off here too: nobody takes it for the whole"
-            assert b"content-length: 10" in said.lower()
+            output = all_of(client)
+            assert output.endswith(b"abc"), (
+                "it breaks off here too, so no client takes it as complete"
+            )
+            assert b"content-length: 10" in output.lower()
 
 
 def test_a_kept_connection_that_was_closed_is_dialled_again() -> None:
@@ -608,7 +612,7 @@ def test_an_invalid_handover_message_ends_the_server(message: bytes, descriptors
         with pytest.raises(CoreError, match="the relay"):
             served.serve(their_line, theirs, Settings(), injections={})
         for our_end, _ in ends:
-            assert our_end.recv(1) == b"", "whoever was handed over is cut off"
+            assert our_end.recv(1) == b"", "connections that were handed over are closed"
             our_end.close()
 
 
@@ -619,7 +623,7 @@ def test_bytes_read_before_the_handover_come_first(pieces: int) -> None:
         client, end = socket.socketpair()
         text = f"GET /early HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
         with client:
-            relay.hand_over(end, "route", HOST, 80, said=text[: len(text) // pieces])
+            relay.hand_over(end, "route", HOST, 80, output=text[: len(text) // pieces])
             client.sendall(text[len(text) // pieces :])
             assert all_of(client).startswith(b"HTTP/1.1 200")
         assert server.asked[0].target == "/early"

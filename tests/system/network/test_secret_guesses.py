@@ -60,8 +60,8 @@ class Echo:
         self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        kind, _, said = asked.target.removeprefix("/").partition("?")
-        text = BEFORE + unquote_to_bytes(said)
+        kind, _, message = asked.target.removeprefix("/").partition("?")
+        text = BEFORE + unquote_to_bytes(message)
         head = b"HTTP/1.1 200 OK\r\n"
         match kind:
             case "length":
@@ -311,7 +311,7 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
         writer.write(answer(b"\x1f\x8b...", *coding, *hidden))
 
     with upstream(compressed) as server, serving(a_route("api", server.port, secret=True)) as relay:
-        for path, status in (("plain", b"200"), ("said", b"502"), ("hidden", b"502")):
+        for path, status in (("plain", b"200"), ("message", b"502"), ("hidden", b"502")):
             with connected(relay) as client:
                 client.sendall(
                     f"GET /{path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
@@ -320,7 +320,7 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "passes"),
+    ("message", "passes"),
     [
         (b"\x81\x05hello", b"\x81\x05hello"),
         (b"\x01\x03ghp\x89\x02hi\x80\x03xyz", b"\x01\x03ghp\x89\x02hi\x80\x03xyz"),
@@ -341,7 +341,7 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
     ],
 )
 def test_messages_of_a_websocket_pass_when_they_are_complete(
-    said: bytes, passes: bytes | None
+    message: bytes, passes: bytes | None
 ) -> None:
     """No message follows, so a passed message did not wait for the next one."""
     over = threading.Event()
@@ -354,7 +354,7 @@ def test_messages_of_a_websocket_pass_when_they_are_complete(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: "
         )
-        writer.write(head + accept + b"\r\n\r\n" + said)
+        writer.write(head + accept + b"\r\n\r\n" + message)
         assert await read_head(reader) is None  # until the client closes
         writer.close()
         over.set()

@@ -114,8 +114,8 @@ for name in ("bearer", "header", "basic", "query"):
     assert "'BASE': 'http://bearer.paddock.internal'" in outcome.stdout
     assert "'STAND_IN': 'paddock-placeholder-" in outcome.stdout
     for spelling in (SECRET, SECRET[4:-4], base64.b64encode(f"me:{SECRET}".encode()).decode()):
-        assert spelling not in outcome.stdout + outcome.stderr, "it is nowhere inside"
-        assert spelling not in json.dumps(full.events()), "nor in the journal"
+        assert spelling not in outcome.stdout + outcome.stderr, "the secret is nowhere inside"
+        assert spelling not in json.dumps(full.events()), "the secret is not in the journal"
     bearer, header, basic, query = server.asked
     assert bearer.header("authorization") == f"Bearer {SECRET}"
     assert header.header("x-key") == SECRET
@@ -495,7 +495,7 @@ def test_a_route_that_would_show_a_secret_is_refused(full: SandboxRunner) -> Non
 @contextmanager
 def named(sandbox: SandboxRunner, directory: Path) -> Iterator[tuple[list[Word], dict[str, str]]]:
     """The command prefix that names the hosts, and the environment that trusts them."""
-    need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
+    need("root", os.getuid() == 0, "only root can mount a list of names for one process")
     hosts = sandbox.tree.put(
         sandbox.tree.root / "hosts", f"127.0.0.1 localhost {HOST} {OTHER} {NEAR}\n"
     )
@@ -663,23 +663,23 @@ def test_dry_run_shows_routes(full: SandboxRunner) -> None:
             ),
         )
 
-        def said(*words: Word) -> Outcome:
+        def output(*words: Word) -> Outcome:
             return full.tester.run(
                 [full.installation.paddock, *words, "--policy", file], cwd=full.tree.project
             )
 
-        shown = said("explain").stdout
+        shown = output("explain").stdout
         assert f"http://api.paddock.internal → http://127.0.0.1:{server.port}" in shown
         assert "GET /v1/**" in shown
         assert "env:ROUTE_KEY" in shown
-        found = said("why", "--host", "api.paddock.internal:80")
+        found = output("why", "--host", "api.paddock.internal:80")
         assert (found.exit_code, f"http://127.0.0.1:{server.port}" in found.stdout) == (0, True), (
             found
         )
-        absent = said("why", "--host", "none.paddock.internal:80")
+        absent = output("why", "--host", "none.paddock.internal:80")
         assert (absent.exit_code, "no route has this name" in absent.stdout) == (1, True), absent
         assert "--allow-domain" not in absent.stdout
-        direct = said("why", "--host", f"127.0.0.1:{server.port}")
+        direct = output("why", "--host", f"127.0.0.1:{server.port}")
         assert (
             direct.exit_code,
             "only a route with endpoint rules leads to this host" in direct.stdout,

@@ -232,11 +232,11 @@ def test_no_trick_reaches_a_denied_server(
         assert {name: control[name] for name in (*CONNECTING, *DATAGRAMS)} == dict.fromkeys(
             (*CONNECTING, *DATAGRAMS), "ok"
         )
-        heard = server.heard()
-        assert heard == [MESSAGE] * sum(
+        received = server.received()
+        assert received == [MESSAGE] * sum(
             control[name] == "ok" for name in (*CONNECTING, *WAYS_AROUND)
         ), control
-        assert datagrams.heard() == [MESSAGE] * 3
+        assert datagrams.received() == [MESSAGE] * 3
         outcome = landlock_network.run(network(mode), words)
         found = answers(outcome.stdout, names)
         if mode == "none":
@@ -244,7 +244,7 @@ def test_no_trick_reaches_a_denied_server(
         else:
             expected = {**dict.fromkeys((*CONNECTING, *DATAGRAMS), "EACCES"), **WAYS_AROUND}
             assert found == expected, str(outcome)
-        assert (server.heard(), datagrams.heard()) == ([], [])
+        assert (server.received(), datagrams.received()) == ([], [])
 
 
 def test_other_sockets_rings_and_socket_options_are_refused(
@@ -286,20 +286,20 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(
         allowed = network("filtered", local_ports=[listed.port])
         outcome = landlock_network.run(allowed, tricks(landlock_network, listed, *CONNECTING))
         assert answers(outcome.stdout, CONNECTING) == dict.fromkeys(CONNECTING, "ok"), str(outcome)
-        assert listed.heard() == [MESSAGE] * len(CONNECTING)
+        assert listed.received() == [MESSAGE] * len(CONNECTING)
         for server in (other, near):
             assert (
                 landlock_network.outside(tricks(landlock_network, server, "blocking")).answer
                 == "ok"
             )
-            assert server.heard() == [MESSAGE]
+            assert server.received() == [MESSAGE]
             refused = landlock_network.run(
                 allowed, tricks(landlock_network, server, "blocking", "mapped")
             )
             assert refused.stdout.split() == ["started", "EACCES", "EACCES"], str(refused)
-            assert server.heard() == []
-    told = [event for event in landlock_network.events() if event["event"] == "network"]
-    assert {(one["action"], one["address"], one["port"]) for one in told} == {
+            assert server.received() == []
+    reported = [event for event in landlock_network.events() if event["event"] == "network"]
+    assert {(one["action"], one["address"], one["port"]) for one in reported} == {
         ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
     }  # fmt: skip
     assert (
@@ -344,17 +344,17 @@ def test_a_swapped_address_reaches_no_other_server(landlock_network: NetworkRunn
         def both_are_reached() -> bool:
             control = landlock_network.outside([*words, "200"])
             assert control.stdout.split()[1:] == ["connected", "200", "refused", "0"], str(control)
-            reached.update(server.port for server in (listed, other) if server.heard())
+            reached.update(server.port for server in (listed, other) if server.received())
             return len(reached) == 2
 
-        wait_for(both_are_reached, "a port that is swapped under way")
+        wait_for(both_are_reached, "a port that is swapped during the call")
         outcome = landlock_network.run(
             network("filtered", local_ports=[listed.port]), [*words, "4000"]
         )
         _, _, connected, _, refused = outcome.stdout.split()
         assert int(connected) + int(refused) == 4000, str(outcome)
         assert min(int(connected), int(refused)) > 0, str(outcome)
-        assert (len(listed.heard()), other.heard()) == (int(connected), [])
+        assert (len(listed.received()), other.received()) == (int(connected), [])
 
 
 def test_an_unanswered_connection_blocks_only_its_owner(landlock_network: NetworkRunner) -> None:
@@ -390,7 +390,7 @@ os._exit(0)
         words = [landlock_network.python, "-c", script, *map(str, ports)]
         outcome = landlock_network.run(network("filtered", local_ports=ports), words)
         assert outcome.stdout.split() == ["started", "met", "True"], str(outcome)
-        assert free.heard() == [MESSAGE]
+        assert free.received() == [MESSAGE]
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
@@ -408,7 +408,7 @@ def test_a_socket_on_stdin_cannot_be_connected(
         words = [landlock_network.python, "-c", script.format(port=server.port)]
         with socket.socket() as control:
             assert landlock_network.sandbox.tester.run(words, stdin=control.fileno()).exit_code == 0
-        assert server.heard() == [MESSAGE]
+        assert server.received() == [MESSAGE]
         for tier in (landlock_network, full_network):
             with socket.socket() as given:
                 plan = tier.with_network(network(mode))
@@ -421,7 +421,7 @@ def test_a_socket_on_stdin_cannot_be_connected(
                 )
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
             assert "stdin is a socket that the command could reconnect" in refused.stderr
-        assert server.heard() == []
+        assert server.received() == []
         # A connected pair of unix sockets is allowed, because Node gives one to its children as a
         # pipe.
         ours, theirs = socket.socketpair()
@@ -560,7 +560,7 @@ def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(
         assert stranger() == b""
         os.write(stdin, b"\n")
         assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), (
-            "inside it is there, and asks who it is"
+            "inside, the proxy answers and asks for credentials"
         )
         assert stranger() == b""
         relay = relay_of(process.pid)

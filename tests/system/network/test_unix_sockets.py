@@ -135,14 +135,14 @@ def test_no_unix_service_is_reached(either: SandboxRunner, place: str) -> None:
         ):
             control = either.outside(words, env=here)
             assert reached(control) == ["ok"] * len(names), str(control)
-            wait_for(lambda: len(service.heard) == len(names), "the control was heard")  # noqa: B023
-            service.heard.clear()
+            wait_for(lambda: len(service.received) == len(names), "the control message arrived")  # noqa: B023
+            service.received.clear()
             for flags in ((), ("--block-net",)):
                 outcome = either.inside(
                     words, "-r", f"{readable}/**", "--env", f"HERE={tree.project}", *flags
                 )
                 assert "ok" not in reached(outcome), str(outcome)
-        assert (stream.heard, datagrams.heard) == ([], [])
+        assert (stream.received, datagrams.received) == ([], [])
 
 
 @pytest.fixture(params=["home", "system"])
@@ -179,12 +179,12 @@ def test_no_service_in_what_profiles_grant_is_reached(full: SandboxRunner, profi
             words = ways(profiled / name, *kinds)
             control = full.outside(words, env=here)
             assert reached(control) == ["ok"] * len(kinds), str(control)
-            wait_for(lambda: len(service.heard) == len(kinds), "the control was heard")  # noqa: B023
-            service.heard.clear()
+            wait_for(lambda: len(service.received) == len(kinds), "the control message arrived")  # noqa: B023
+            service.received.clear()
             for flags in ((), ("--block-net",)):
                 outcome = full.inside(words, "--env", f"HERE={full.tree.project}", *flags)
                 assert "ok" not in reached(outcome), str(outcome)
-        assert [service.heard for service, _, _ in calls] == [[], [], []]
+        assert [service.received for service, _, _ in calls] == [[], [], []]
 
 
 def test_a_covered_socket_does_not_stop_a_run(full: SandboxRunner, profiled: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_covered_socket_does_not_stop_a_run(full: SandboxRunner, profiled: Pat
             assert reached(full.outside(ways(Path(service.address), "stream"))) == ["ok"], (
                 "the control"
             )
-            wait_for(lambda: service.heard == [SAID], "only the control was heard")
+            wait_for(lambda: service.received == [SAID], "only the control message arrived")
 
 
 def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
@@ -212,7 +212,7 @@ def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
     with listening(str(profiled / "granted")) as granted:
         outcome = full.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
         assert reached(outcome) == ["ok"], str(outcome)
-        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+        wait_for(lambda: granted.received == [SAID], "the granted service got the message")
 
 
 def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
@@ -224,13 +224,13 @@ def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(
         flags = ("--allow", granted.address, "--env", f"HERE={either.tree.project}")
         outcome = either.inside(ways(Path(granted.address), "stream", "linked"), *flags)
         assert reached(outcome) == ["ok", "ok"], str(outcome)
-        wait_for(lambda: granted.heard == [SAID, SAID], "what was granted is heard")
+        wait_for(lambda: granted.received == [SAID, SAID], "the granted service got the message")
         control = either.outside(ways(Path(other.address), "stream"))
         assert reached(control) == ["ok"]
-        wait_for(lambda: other.heard == [SAID], "the control was heard")
+        wait_for(lambda: other.received == [SAID], "the control message arrived")
         refused = either.inside(ways(Path(other.address), *STREAMS), *flags)
         assert "ok" not in reached(refused), str(refused)
-        assert other.heard == [SAID]
+        assert other.received == [SAID]
 
 
 def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner) -> None:
@@ -246,7 +246,7 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
             os.chown(path, either.tester.uid, either.tester.gid)
         found = either.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
         assert reached(found) == ["ok"], str(found)
-        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+        wait_for(lambda: granted.received == [SAID], "the granted service got the message")
         outcome = either.inside(["python3", "-c", script], "--allow", granted.address)
         assert (outcome.started, outcome.exit_code) == (True, 1), str(outcome)
         if (
@@ -256,8 +256,8 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: SandboxRunner)
         os.rename(project / "away", project / "granted")
         control = either.outside(["python3", "-c", script])
         assert control.exit_code == 0, str(control)
-        wait_for(lambda: other.heard == [SAID], "the control was heard")
-        assert granted.heard == [SAID]
+        wait_for(lambda: other.received == [SAID], "the control message arrived")
+        assert granted.received == [SAID]
 
 
 def test_unix_sockets_of_the_command_work_in_the_full_tier(full: SandboxRunner) -> None:
@@ -318,7 +318,7 @@ def test_a_service_that_comes_during_the_run_is_covered(
     need(
         "root",
         how != "elsewhere" or os.getuid() == 0,
-        "only root has a second network for a service",
+        "only root can make a second network for a service",
     )
     tree = full.tree
     path = tree.project / "deep" / "service"
@@ -353,13 +353,13 @@ def test_a_service_that_comes_during_the_run_is_covered(
                 service = stack.enter_context(listening(str(path)))
         masked = wait_for(lambda: masked_names(full) or None, "it is covered")
         assert masked == [str(path)]
-        said, errors = inside.communicate("go\n", timeout=120)
-        assert len(said.splitlines()) == len(names), said + errors
-        assert "ok" not in said.split()
-        assert service.heard == []
+        output, errors = inside.communicate("go\n", timeout=120)
+        assert len(output.splitlines()) == len(names), output + errors
+        assert "ok" not in output.split()
+        assert service.received == []
         control = full.outside(ways(path, *names), env={"HERE": str(tree.project)})
         assert reached(control) == ["ok"] * len(names), str(control)
-        wait_for(lambda: service.heard == [SAID] * len(names), "the control was heard")
+        wait_for(lambda: service.received == [SAID] * len(names), "the control message arrived")
 
 
 def masked_names(sandbox: SandboxRunner) -> list[object]:
@@ -400,11 +400,11 @@ def test_a_datagram_socket_on_stdin_is_refused(either: SandboxRunner) -> None:
             one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
             with one, other:
                 assert either.outside(words, stdin=one.fileno()).exit_code == 0
-                wait_for(lambda: service.heard == [SAID], "the control was heard")
+                wait_for(lambda: service.received == [SAID], "the control message arrived")
                 refused = either.inside(words, stdin=one.fileno())
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
             assert "stdin is a socket" in refused.stderr
-            assert service.heard == [SAID]
+            assert service.received == [SAID]
 
 
 def test_an_unconnected_stream_socket_on_stdin_is_refused(
@@ -419,11 +419,11 @@ def test_an_unconnected_stream_socket_on_stdin_is_refused(
         with socket.socket(socket.AF_UNIX) as unconnected:
             refused = either.inside(words, stdin=unconnected.fileno())
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
-            assert (service.heard, "stdin is a socket" in refused.stderr) == ([], True), str(
+            assert (service.received, "stdin is a socket" in refused.stderr) == ([], True), str(
                 refused
             )
             assert either.outside(words, stdin=unconnected.fileno()).exit_code == 0
-            wait_for(lambda: service.heard == [SAID], "the control was heard")
+            wait_for(lambda: service.received == [SAID], "the control message arrived")
 
 
 def test_a_connected_socket_pair_on_stdin_is_allowed(either: SandboxRunner) -> None:

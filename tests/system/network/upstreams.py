@@ -71,13 +71,13 @@ def answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
 async def echo(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """The request as JSON: a hostile upstream that echoes everything."""
     asked.body = await read_body(asked, reader)
-    said = {
+    output = {
         "method": asked.method,
         "target": asked.target,
         "headers": asked.headers,
         "body": asked.body.decode("latin-1"),
     }
-    body = b"" if asked.method == "HEAD" else json.dumps(said).encode()
+    body = b"" if asked.method == "HEAD" else json.dumps(output).encode()
     writer.write(answer(body, "Content-Type: application/json"))
 
 

@@ -151,7 +151,7 @@ def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
     assert compiled.exit_code == 125, str(compiled)
     assert (REMEDY in compiled.stderr) == advised, str(compiled)
     assert sandbox.inside(["true"]).exit_code == 0, (
-        "without the filter, and now there is a remembered plan"
+        "it runs without the filter, and a plan is cached"
     )
     remembered = sandbox.inside(["true"], prefix=older(sandbox, *options))
     assert remembered.exit_code == 125, str(remembered)
@@ -165,7 +165,7 @@ def share(sandbox: SandboxRunner) -> Iterator[Path]:
     need(
         "shm",
         place.stat().st_dev != sandbox.tree.root.stat().st_dev,
-        "/dev/shm is no file system of its own",
+        "/dev/shm is not a separate file system",
     )
     (place / "file").write_text("shared\n")
     sandbox.tester.give(place)
@@ -219,9 +219,9 @@ def test_doctor_fails_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> No
     doctor: list[Word] = [sandbox.installation.paddock, "doctor", "--tier", "landlock"]
     assert sandbox.outside(doctor).exit_code == 0
     for options in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
-        told = sandbox.outside([*older(sandbox, *options), *doctor])
-        assert told.exit_code != 0, str(told)
-        assert "Traceback" not in told.stderr
+        reported = sandbox.outside([*older(sandbox, *options), *doctor])
+        assert reported.exit_code != 0, str(reported)
+        assert "Traceback" not in reported.stderr
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_stopped_command_may_continue_or_end(
         assert process.stdout.readline() == "started\n"
         wait_for(lambda: outside_targets.state(process.pid) == "T", "it stops as the command does")
         sandbox.tree.put(sandbox.tree.project / "go", "")
-        assert process.wait(timeout=120) == status, "nobody outside continues it"
+        assert process.wait(timeout=120) == status, "no process outside continues it"
 
 
 # ---- descendants
@@ -222,7 +222,7 @@ def test_the_end_of_paddock_is_the_end_of_the_command(
         assert outside_targets.alive(command)
         process.send_signal(number)
         process.wait(timeout=120)
-        wait_for(lambda: not outside_targets.alive(command), "the command died with paddock")
+        wait_for(lambda: not outside_targets.alive(command), "the command ended with paddock")
     assert temp.exists() == (number == signal.SIGKILL)
     if temp.exists():
         temp.rmdir()  # no process can clean up after SIGKILL
@@ -283,11 +283,11 @@ def test_unix_sockets_can_not_be_made_unless_asked_for(sandbox: SandboxRunner) -
     with outside_targets.listening(address) as listener:
         denied = sandbox.inside(sandbox.probe("pathname", address))
         assert denied.answer == "EAFNOSUPPORT", str(denied)
-        assert listener.heard == []
+        assert listener.received == []
         opened = sandbox.inside(sandbox.probe("pathname", address), *UNIX)
         assert opened.answer == "ok", str(opened)
-        assert "unix" in opened.stderr, "an open door is said aloud"
-        wait_for(lambda: listener.heard == [b"probe"], "with the flag it was heard")
+        assert "unix" in opened.stderr, "an opened socket family gives a warning"
+        wait_for(lambda: listener.received == [b"probe"], "with the flag the message arrived")
 
 
 @pytest.mark.parametrize("act", ["pair-send", "pair-connect"])
@@ -309,10 +309,10 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
         assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(
             tried
         )
-        assert listener.heard == []
+        assert listener.received == []
         if kind == socket.SOCK_DGRAM:
             assert sandbox.outside(words).answer == "ok"
-            wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
+            wait_for(lambda: listener.received == [b"probe"], "the control message arrived")
 
 
 def test_pairs_of_sockets_work(sandbox: SandboxRunner) -> None:
@@ -337,9 +337,9 @@ def test_an_abstract_socket_outside_can_not_be_reached(
     with outside_targets.listening("\0" + name, kind) as listener:
         denied = sandbox.inside(words, *flags)
         assert denied.answer == ("EPERM" if flags else "EAFNOSUPPORT"), str(denied)
-        assert listener.heard == []
+        assert listener.received == []
         assert sandbox.outside(words).answer == "ok"
-        wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
+        wait_for(lambda: listener.received == [b"probe"], "the control message arrived")
 
 
 def test_an_abstract_socket_made_inside_works(sandbox: SandboxRunner) -> None:

@@ -32,7 +32,7 @@ def test_file_tools_use_host_files_and_commands_run_in_the_sandbox(full: Sandbox
     """H-008 H-012 H-013. One journal has both."""
     journal = full.tree.root / "journal"
     outside = full.tree.put(full.tree.root / "beyond", "secret")
-    told = play(
+    reported = play(
         full,
         f"""
         os.chdir("/")
@@ -48,7 +48,7 @@ beyond.outcome.value)
         policy=_policy(full),
         journal=str(journal),
     )
-    assert told == [["ok", "by a tool", 1, "blocked"]]
+    assert reported == [["ok", "by a tool", 1, "blocked"]]
     assert (full.tree.project / "made").read_text() == "by a tool"
     assert outside.read_text() == "secret", "the control: it is there"
     kinds = [event["event"] for event in full.events(journal)]
@@ -59,7 +59,7 @@ def test_a_limited_tool_set_still_has_shells(
     sandbox: SandboxRunner,
 ) -> None:
     """H-016 H-036"""
-    told = play(
+    reported = play(
         sandbox,
         """
         async def mine(call):
@@ -86,13 +86,13 @@ made"}))
         policy=_policy(sandbox),
     )
     every = ["read_file", "write_file", "edit_file", "list_directory", "bash"]
-    assert [sorted(names) for names in told[:3]] == [
+    assert [sorted(names) for names in reported[:3]] == [
         sorted(every),
         sorted([*every, "mine"]),
         ["mine", "read_file"],
     ]
-    assert told[3] == ["invalid_arguments", "unknown tool 'bash'"]
-    assert told[4] == ["ready"]
+    assert reported[3] == ["invalid_arguments", "unknown tool 'bash'"]
+    assert reported[4] == ["ready"]
     assert not (sandbox.tree.project / "made").exists()
 
 
@@ -101,7 +101,7 @@ def test_one_approver_answers_for_tools_and_for_rules(full: SandboxRunner) -> No
         '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n[[rule]]\nid = "r"\n'
         'action = "ask"\n'
     )
-    told = play(
+    reported = play(
         full,
         """
         asked = []
@@ -114,14 +114,14 @@ def test_one_approver_answers_for_tools_and_for_rules(full: SandboxRunner) -> No
         """,
         policy=_policy(full, policy + 'exe_basename = "uname"\n'),
     )
-    assert told == [["Linux\n", ["Question", "ToolQuestion"]]]
+    assert reported == [["Linux\n", ["Question", "ToolQuestion"]]]
 
 
 def test_shells_end_before_the_executor_and_both_end_despite_errors(
     sandbox: SandboxRunner,
 ) -> None:
     """H-009 H-015 H-024 H-054: a custom executor sees every command."""
-    told = play(
+    reported = play(
         sandbox,
         """
         order = []
@@ -155,7 +155,7 @@ done")
         """,
         policy=_policy(sandbox),
     )
-    assert told == [
+    assert reported == [
         [["mine: of the executor"], []],
         ["the session has ended"],
         ["true", "echo tool", "executor", 3],
@@ -272,7 +272,7 @@ def test_spooled_output_follows_no_link_of_a_command(sandbox: SandboxRunner) -> 
     spool = sandbox.tree.root / "spool"
     spool.mkdir()
     sandbox.tester.give(spool)
-    told = play(
+    reported = play(
         sandbox,
         f"""
         async with Sandbox(**options) as box:
@@ -286,10 +286,10 @@ place))).outcome.value)
         """,
         policy=_policy(sandbox),
     )
-    assert [told[3]] == [["exited"]], told
-    assert all("is in the workspace" in line for (line,) in told[:3]), told
+    assert [reported[3]] == [["exited"]], reported
+    assert all("is in the workspace" in line for (line,) in reported[:3]), reported
     assert list(victim.iterdir()) == []
-    assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
+    assert len(list(spool.iterdir())) == 2, "the control: stdout and stderr are spooled"
 
 
 GRANTING = '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nallow_globs = '
@@ -319,13 +319,13 @@ def test_commands_cannot_reach_shell_logs(sandbox: SandboxRunner, reach: str) ->
         sandbox.tree.root / "logs.toml",
         f'{GRANTING}["{sandbox.tree.root}/granted/**?"]\n',
     )
-    told = play(
+    reported = play(
         sandbox,
         LOGS.format(reach=place, victim=victim),
         env={"TMPDIR": str(place)},
         policy=str(policy),
     )
-    assert told == [[True], ["chosen by the command\n", 0o700]], told
+    assert reported == [[True], ["chosen by the command\n", 0o700]], reported
     assert victim.read_text() == "kept"
     assert not list(place.glob("paddock-shells-*"))
 
@@ -341,7 +341,7 @@ def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(
         sandbox.tree.root / "logs.toml",
         f'{GRANTING}["{granted}/**"]\n',
     )
-    told = play(
+    reported = play(
         sandbox,
         f"""
         async with Sandbox(**options) as box:
@@ -363,8 +363,8 @@ def test_a_chosen_directory_of_logs_is_refused_where_commands_can_write(
         """,
         policy=str(policy),
     )
-    assert all("could create a link" in line for (line,) in (*told[:3], told[4])), told
-    assert told[3] == ["said\n"], "control: commands can not write that directory"
+    assert all("could create a link" in line for (line,) in (*reported[:3], reported[4])), reported
+    assert reported[3] == ["said\n"], "control: commands can not write that directory"
     assert victim.read_text() == "kept"
     assert not (apart / "shell_1.log").is_symlink()
 
@@ -413,10 +413,10 @@ require_approval_for_execute = false
             await call("read_file", path="{other}")
         """
     policy = full.tree.put(full.tree.root / "copied.toml", text.format(kind="cow"))
-    told = play(full, body, policy=str(policy))
-    assert [line[1:] for line in told[:5]] == [["blocked", True]] * 5, told
-    assert told[5][1] == "ok", told
-    assert not told[6][2], "control: a path outside of the copy"
+    reported = play(full, body, policy=str(policy))
+    assert [line[1:] for line in reported[:5]] == [["blocked", True]] * 5, reported
+    assert reported[5][1] == "ok", reported
+    assert not reported[6][2], "control: a path outside of the copy"
     assert host.read_text() == "host\n"
     policy = full.tree.put(full.tree.root / "live.toml", text.format(kind="live"))
     assert not any(line[2] for line in play(full, body, policy=str(policy)))
@@ -431,7 +431,7 @@ def test_file_tools_are_refused_for_paths_that_commands_see_differently(
     hosts.chmod(0o644)
     everywhere = TOOLS + 'allowed_paths = ["/**"]\n'
     try:
-        told = play(
+        reported = play(
             full,
             f"""
             async with Sandbox(**options) as box:
@@ -444,4 +444,4 @@ path}}))
         )
     finally:
         hosts.unlink()
-    assert told == [["blocked", 1], ["blocked", 1], ["not_found", 1]]
+    assert reported == [["blocked", 1], ["blocked", 1], ["not_found", 1]]

@@ -29,7 +29,7 @@ NO_IDS = ["exec", "id -u", "no-ids", "who one is is nobody's business"]
 
 
 @pytest.fixture(params=["landlock", "full"])
-def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
+def sandboxed(request: pytest.FixtureRequest) -> SandboxRunner:
     found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
     assert isinstance(found, SandboxRunner)
     return found
@@ -39,9 +39,9 @@ def _policy(sandbox: SandboxRunner, text: str) -> str:
     return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_result_names_an_exec_that_a_rule_denied(fenced: SandboxRunner) -> None:
-    told = play(
-        fenced,
+def test_result_names_an_exec_that_a_rule_denied(sandboxed: SandboxRunner) -> None:
+    reported = play(
+        sandboxed,
         f"""
         {SHOW}
         async with Sandbox(**options) as box:
@@ -53,9 +53,9 @@ def test_result_names_an_exec_that_a_rule_denied(fenced: SandboxRunner) -> None:
             tell(itself.outcome.value, itself.exit_code, show(itself))
             tell(show(await box.run("true")))
         """,
-        policy=_policy(fenced, RULES),
+        policy=_policy(sandboxed, RULES),
     )
-    assert told == [
+    assert reported == [
         ["ran\n", []],
         ["exited", "126\n", [NO_IDS]],
         ["denied", 126, [NO_IDS]],
@@ -63,9 +63,9 @@ def test_result_names_an_exec_that_a_rule_denied(fenced: SandboxRunner) -> None:
     ]
 
 
-def test_concurrent_results_name_their_own_denials_only(fenced: SandboxRunner) -> None:
-    told = play(
-        fenced,
+def test_concurrent_results_name_their_own_denials_only(sandboxed: SandboxRunner) -> None:
+    reported = play(
+        sandboxed,
         """
         async with Sandbox(**options) as box:
             lines = [f"id -{number}" if number % 2 else "true" for number in range(12)]
@@ -76,18 +76,18 @@ sleep 0.02; done"
             results = await asyncio.gather(*map(box.run, lines))
             tell(*[[one.target for one in result.denials] for result in results])
         """,
-        policy=_policy(fenced, RULES),
+        policy=_policy(sandboxed, RULES),
     )
-    assert told == [
+    assert reported == [
         [*[[f"id -{number}"] if number % 2 else [] for number in range(12)], ["id -20"], ["id -21"]]
     ]
 
 
 def test_result_names_the_approvers_denial_and_waiting_counts_as_time(
-    fenced: SandboxRunner,
+    sandboxed: SandboxRunner,
 ) -> None:
-    told = play(
-        fenced,
+    reported = play(
+        sandboxed,
         f"""
         import threading
         {SHOW}
@@ -102,10 +102,10 @@ Verdict.DENY])
             tell(late.outcome.value, late.exit_code, late.stdout)
             never.set()
         """,
-        policy=_policy(fenced, RULES),
+        policy=_policy(sandboxed, RULES),
     )
     denied = ["exec", "uname", "ask-for-names", None]
-    assert told == [["Linux\n", []], [[denied]], ["timed out", 124, ""]]
+    assert reported == [["Linux\n", []], [[denied]], ["timed out", 124, ""]]
 
 
 def test_result_names_a_denied_host(full: SandboxRunner) -> None:
@@ -115,7 +115,7 @@ def test_result_names_a_denied_host(full: SandboxRunner) -> None:
     )
     dial = "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 8443), 20).recv(1)'"
     look_up = "python3 -c 'import socket; socket.getaddrinfo(\"denied.example\", 443)'"
-    told = play(
+    reported = play(
         full,
         f"""
         {SHOW}
@@ -128,7 +128,7 @@ def test_result_names_a_denied_host(full: SandboxRunner) -> None:
         """,
         policy=_policy(full, policy),
     )
-    (_, denials), other, (named_code, [named]) = told
+    (_, denials), other, (named_code, [named]) = reported
     assert named_code == 1
     assert [denial[:2] for denial in denials] == [["host", "192.0.2.1:8443"]]
     assert other == ["other\n", []]

@@ -18,16 +18,16 @@ LOOP = f"while :; do kill -STOP {ATTENDANT}; sleep 0.005; done"
 
 
 @pytest.fixture(params=["landlock", "full"])
-def fenced(request: pytest.FixtureRequest) -> SandboxRunner:
+def sandboxed(request: pytest.FixtureRequest) -> SandboxRunner:
     found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
     assert isinstance(found, SandboxRunner)
     return found
 
 
-def test_stopping_the_exec_server_does_not_stop_the_session(fenced: SandboxRunner) -> None:
+def test_stopping_the_exec_server_does_not_stop_the_session(sandboxed: SandboxRunner) -> None:
     """The kill is allowed, because its target is in the same sandbox."""
-    told = play(
-        fenced,
+    reported = play(
+        sandboxed,
         f"""
         async with Sandbox(**options) as box:
             stopped = await box.run('kill -STOP {ATTENDANT}; echo $?', timeout_s=60)
@@ -35,11 +35,11 @@ def test_stopping_the_exec_server_does_not_stop_the_session(fenced: SandboxRunne
             tell(stopped.stdout, after.outcome.value, after.stdout)
         """,
     )
-    assert told == [["0\n", "exited", "after\n"]]
+    assert reported == [["0\n", "exited", "after\n"]]
 
 
 def test_a_command_that_stops_the_exec_server_ends_with_the_session_owner(
-    fenced: SandboxRunner,
+    sandboxed: SandboxRunner,
 ) -> None:
     word = mark()
     body = f"""
@@ -49,15 +49,15 @@ def test_a_command_that_stops_the_exec_server_ends_with_the_session_owner(
             tell("ready")
             await asyncio.sleep(600)
         """
-    with playing(fenced, body) as process:
+    with playing(sandboxed, body) as process:
         wait_for(lambda: alive(word), "the command runs")
         os.kill(process.pid, signal.SIGKILL)
         gone(word)
 
 
-def test_a_call_times_out_also_when_no_process_can_be_started(fenced: SandboxRunner) -> None:
-    told = play(
-        fenced,
+def test_a_call_times_out_also_when_no_process_can_be_started(sandboxed: SandboxRunner) -> None:
+    reported = play(
+        sandboxed,
         f"""
         async with Sandbox(**options) as box:
             await box.shells.start('while :; do kill -STOP {ATTENDANT}; done')
@@ -66,10 +66,10 @@ def test_a_call_times_out_also_when_no_process_can_be_started(fenced: SandboxRun
                 tell(late.outcome.value, late.exit_code)
         """,
     )
-    assert told == [["timed out", 124]] * 3
+    assert reported == [["timed out", 124]] * 3
 
 
-def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: SandboxRunner) -> None:
+def test_a_command_that_kills_its_reaper_ends_and_others_go_on(sandboxed: SandboxRunner) -> None:
     his, other = mark(), mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -81,28 +81,28 @@ def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: SandboxRu
             await until("go")
             tell((await box.run("echo on")).stdout)
         """
-    with playing(fenced, body) as process:
+    with playing(sandboxed, body) as process:
         gone(his)
-        assert alive(other), "who has done nothing"
-        fenced.tree.put(fenced.tree.project / "go", "")
+        assert alive(other), "an innocent process"
+        sandboxed.tree.put(sandboxed.tree.project / "go", "")
         stdout, stderr = process.communicate(timeout=120)
         assert (stdout, stderr) == ('["on\\n"]\n', "")
     gone(other)
 
 
-def test_a_command_that_stops_its_reaper_is_still_waited_for(fenced: SandboxRunner) -> None:
-    told = play(
-        fenced,
+def test_a_command_that_stops_its_reaper_is_still_waited_for(sandboxed: SandboxRunner) -> None:
+    reported = play(
+        sandboxed,
         """
         async with Sandbox(**options) as box:
             stopped = await box.run("kill -STOP $PPID; exit 7", timeout_s=60)
             tell(stopped.outcome.value, stopped.exit_code)
         """,
     )
-    assert told == [["exited", 7]]
+    assert reported == [["exited", 7]]
 
 
-def test_the_end_of_the_block_is_the_end_of_its_command(fenced: SandboxRunner) -> None:
+def test_the_end_of_the_block_is_the_end_of_its_command(sandboxed: SandboxRunner) -> None:
     word = mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -112,11 +112,11 @@ process:
             tell("ready")
             await asyncio.sleep(600)
         """
-    with playing(fenced, body):
+    with playing(sandboxed, body):
         gone(word)
 
 
-def test_variables_that_change_the_loader_are_refused(fenced: SandboxRunner) -> None:
+def test_variables_that_change_the_loader_are_refused(sandboxed: SandboxRunner) -> None:
     names = [
         "GLIBC_TUNABLES",
         "LD_PRELOAD",
@@ -125,8 +125,8 @@ def test_variables_that_change_the_loader_are_refused(fenced: SandboxRunner) -> 
         "HOSTALIASES",
         "BASH_FUNC_ls%%",
     ]
-    told = play(
-        fenced,
+    reported = play(
+        sandboxed,
         f"""
         async with Sandbox(**options) as box:
             for name in ["HARMLESS", *{names!r}]:
@@ -134,4 +134,4 @@ def test_variables_that_change_the_loader_are_refused(fenced: SandboxRunner) -> 
                 tell(result.outcome.value, f"{{name}}=x" in result.stdout.splitlines())
         """,
     )
-    assert told == [["exited", True], *[["denied", False]] * len(names)]
+    assert reported == [["exited", True], *[["denied", False]] * len(names)]

@@ -75,14 +75,14 @@ def test_an_agent_reaches_the_network_and_its_shells_do_not(full: SandboxRunner)
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = calling(server)
         control = full.inside(agent(*called), "--intercept-shells")
-        assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
+        assert (control.exit_code, server.received()) == (0, [MESSAGE]), str(control)
         for way, words in ways(full, called).items():
             control = full.inside(words)
-            assert (control.exit_code, server.heard()) == (0, [MESSAGE]), f"{way}: {control}"
+            assert (control.exit_code, server.received()) == (0, [MESSAGE]), f"{way}: {control}"
             outcome = full.inside(words, "--intercept-shells")
             assert outcome.exit_code == 1, f"{way}: {outcome}"
             assert "Address family not supported" in outcome.stderr, f"{way}: {outcome}"
-            assert server.heard() == [], way
+            assert server.received() == [], way
 
 
 def test_forty_shells_below_each_other_have_one_layer(full: SandboxRunner) -> None:
@@ -195,9 +195,9 @@ def test_no_other_shell_leads_out_of_the_layer(full: SandboxRunner, shell: str) 
         ):  # the same act by the agent itself, which has no layer
             past = [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"]
             control = full.inside(past, "--intercept-shells")
-            assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
+            assert (control.exit_code, server.received()) == (0, [MESSAGE]), str(control)
         outcome = intercepted(full, "bash", "-c", script)
-        assert (outcome.exit_code, server.heard()) == (1, []), str(outcome)
+        assert (outcome.exit_code, server.received()) == (1, []), str(outcome)
         assert "Address family not supported" in outcome.stderr
 
 
@@ -328,12 +328,12 @@ def test_rules_see_a_shell_by_its_own_path(full: SandboxRunner) -> None:
     )
     assert "past" not in direct.stdout, str(direct)
     assert "PermissionError" in direct.stderr
-    told = [event for event in full.events() if event["event"] == "exec"]
-    assert {event["exe"] for event in told if event["rule_id"] == "no-zap"} == {"/usr/bin/bash"}
+    reported = [event for event in full.events() if event["event"] == "exec"]
+    assert {event["exe"] for event in reported if event["rule_id"] == "no-zap"} == {"/usr/bin/bash"}
     assert any(
         "only the intercepted shell may start the real shell" in str(event["reason"])
-        for event in told
-    ), str(told)
+        for event in reported
+    ), str(reported)
 
 
 ASKING = """

@@ -185,9 +185,9 @@ def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shell
         called = calling(server)
         for words in (agent(*called), agent("/bin/bash", "-c", shlex.join(called))):
             control = sandbox.inside(words, *flags)
-            assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
+            assert (control.exit_code, server.received()) == (0, [MESSAGE]), str(control)
         outcome = sandbox.inside(agent("bash", "-c", shlex.join(called)), *flags)
-        assert (outcome.exit_code, server.heard()) == (1, []), str(outcome)
+        assert (outcome.exit_code, server.received()) == (1, []), str(outcome)
 
 
 def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object]) -> None:

@@ -33,7 +33,7 @@ class History:
     def __init__(self, seed: int, root: str) -> None:
         self.random = random.Random(seed)
         self.root = root
-        self.said: list[str] = []
+        self.report: list[str] = []
 
     def go(self, steps: int, *, moving: bool) -> list[str]:
         acts: list[Callable[[], None]] = [
@@ -49,19 +49,19 @@ class History:
         return [self.answer(self.random.choice(acts)) for _ in range(steps)]
 
     def answer(self, act: Callable[[], None]) -> str:
-        self.said = [act.__name__]
+        self.report = [act.__name__]
         try:
             act()
         except OSError as error:
             # both are valid for a directory that is not empty (rename(2)), and file systems differ
             number = errno.ENOTEMPTY if error.errno == errno.EEXIST else error.errno or 0
-            return " ".join([*self.said, errno.errorcode[number]])
-        return " ".join([*self.said, "done"])
+            return " ".join([*self.report, errno.errorcode[number]])
+        return " ".join([*self.report, "done"])
 
     def path(self, *ends: str) -> str:
         path = "/".join(self.random.choice("abc") for _ in range(self.random.randint(1, 4)))
         path += self.random.choice(ends or ("",))
-        self.said.append(path)
+        self.report.append(path)
         return f"{self.root}/{path}"
 
     def write(self) -> None:

@@ -227,7 +227,7 @@ def test_a_selection_brings_the_directories_it_needs_and_nothing_else(cow: Cow) 
     assert cow.paddock("apply", "was").exit_code == 0
     assert (cow.workspace / "was").read_text() == "file\n"
     below = cow.paddock("apply", "m/b", "c", cwd=cow.workspace / "n")
-    assert below.exit_code == 0, "paths are meant from where one stands"
+    assert below.exit_code == 0, "paths are relative to the current directory"
     assert cow.diff() == {}
 
 

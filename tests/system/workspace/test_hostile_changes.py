@@ -87,12 +87,12 @@ def test_a_diff_of_hostile_files_ends(cow: Cow) -> None:
     assert shown.exit_code == 0
     assert len(shown.stdout) < 10 << 20
     assert max(map(len, shown.stdout.splitlines())) < 5000
-    for said in (
+    for output in (
         "added    zeros\n  too large to show, 3 MB",
         "added    yes\n  too large",
         "added    nul\n  binary, 3 B",
     ):
-        assert said in shown.stdout
+        assert output in shown.stdout
 
 
 @pytest.mark.parametrize("mode", ["0500", "0300", "0000"])
@@ -154,8 +154,8 @@ def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(cow: Cow) -> None:
         done = cow.tester.run([*script, how, base, rounds], cwd=cow.bench.directory)
         assert done.exit_code == 0, done
         found[how] = json.loads(done.stdout)
-    assert found["names"]["outside"] > 0, "the control: by names it would have"
-    assert found["apply"]["met"] > 0, "the race was met"
+    assert found["names"]["outside"] > 0, "the control: a copy by path names does"
+    assert found["apply"]["met"] > 0, "the race happened"
     assert found["apply"]["outside"] == 0
 
 

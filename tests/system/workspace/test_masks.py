@@ -175,7 +175,9 @@ def test_a_masked_name_that_the_host_creates_meanwhile_is_not_overwritten(cow: C
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         cow.host("echo secret > .tmp; mv .tmp .env; echo x > later")
-        assert process.communicate("\n", timeout=120)[0] == "own\n", "its own is not closed to it"
+        assert process.communicate("\n", timeout=120)[0] == "own\n", (
+            "the command can read its own file"
+        )
     cow.made.extend(cow.sessions() - known)
     assert cow.diff()[".env"].endswith("!masked")
     assert cow.paddock("apply").exit_code == 1
@@ -224,6 +226,6 @@ def test_a_name_looked_up_before_it_exists_stays_hidden(cow: Cow) -> None:
     cow.made.extend(cow.sessions() - known)
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "plain" / ".env").read_text() == "secret\n", (
-        "nor is it taken from its owner"
+        "the file of the owner stays"
     )
     assert (cow.workspace / "new" / ".env").read_text() == "secret\n"

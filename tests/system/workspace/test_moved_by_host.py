@@ -38,11 +38,11 @@ class Shell:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{line}; echo .done\n")
         self.process.stdin.flush()
-        said = ""
+        output = ""
         while (more := self.process.stdout.readline()) != ".done\n":
-            assert more, f"it has ended after {said}"
-            said += more
-        return said
+            assert more, f"it has ended after {output}"
+            output += more
+        return output
 
     @contextmanager
     def unguarded(self) -> Iterator[None]:
@@ -116,11 +116,11 @@ def test_a_new_secret_is_closed_in_a_directory_that_the_host_exchanged(cow: Cow)
         cow.put("two/b", "later\n")
         closed(cow, "one/a.secret")
         assert inside.does("cat one/b") == "later\n", (
-            "the control: what came shows where the copy has it"
+            "the control: a new plain file appears in the copy"
         )
         assert reads(inside) == ""
         forget()
-        assert inside.does("cat two/plain") == "one\n", "the control: as the host has it by now"
+        assert inside.does("cat two/plain") == "one\n", "the control: the current state of the host"
         assert reads(inside) == ""
 
 
@@ -137,7 +137,7 @@ def test_a_name_looked_up_before_the_exchange_stays_closed(cow: Cow) -> None:
         cow.put("two/b", "later\n")
         judged(cow)
         forget()
-        assert inside.does("cat one/b") == "later\n", "the control: it has forgotten"
+        assert inside.does("cat one/b") == "later\n", "the control: the kernel dropped its cache"
         closed(cow, "one/a.secret")
         assert reads(inside) == ""
 
@@ -154,13 +154,13 @@ def test_a_secret_is_closed_in_a_replaced_directory(cow: Cow) -> None:
         judged(cow)
         assert reads(inside) == ""
         forget()
-        assert inside.does("cat sub/plain") == "new\n", "the control: the copy has forgotten"
+        assert inside.does("cat sub/plain") == "new\n", "the control: the kernel dropped its cache"
         assert reads(inside) == ""
         assert inside.does("echo own > sub/mine; cat sub/mine") == "own\n"
     assert cow.diff() == {"sub/mine": "added"}
     assert cow.paddock("apply").exit_code == 0
     assert (cow.workspace / "sub" / "a.secret").read_text() == "secret\n", (
-        "nor is it taken from its owner"
+        "the file of the owner stays"
     )
 
 
@@ -283,7 +283,7 @@ def test_a_file_of_an_exchanged_directory_is_not_overwritten(
     )
     done(cow, f"{write}; echo session > one/sub/g", noted=noted)
     exchange(cow, "one", "two")
-    assert all(said.endswith("!conflict") for said in cow.diff().values()), cow.diff()
+    assert all(output.endswith("!conflict") for output in cow.diff().values()), cow.diff()
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "one/f").read_text() == "two\n"
     assert (cow.workspace / "one/sub/g").read_text() == "2\n"

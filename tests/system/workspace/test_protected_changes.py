@@ -78,7 +78,7 @@ def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> N
     assert (cow.workspace / "docs" / "text").exists()
     assert (cow.workspace / "plain" / "config").read_text() == "2\n"
     assert not any((cow.workspace / path).exists() for path in kept)
-    assert cow.paddock("apply", "docs/HEAD").exit_code == 0, "a person may want it"
+    assert cow.paddock("apply", "docs/HEAD").exit_code == 0, "a person may select it"
 
 
 def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
@@ -109,7 +109,7 @@ def test_a_link_that_git_would_write_through_is_protected(cow: Cow) -> None:
     assert cow.paddock("apply").exit_code == 1
     assert not any((cow.workspace / path).is_symlink() for path in kept)
     assert (cow.workspace / "link").is_symlink()
-    assert cow.paddock("apply", ".git/COMMIT_EDITMSG").exit_code == 0, "a person may want it"
+    assert cow.paddock("apply", ".git/COMMIT_EDITMSG").exit_code == 0, "a person may select it"
 
 
 def test_a_configuration_under_another_name_is_protected(cow: Cow) -> None:
@@ -143,7 +143,7 @@ def test_a_configuration_under_another_name_is_protected(cow: Cow) -> None:
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "envs" / "dev").read_text() == "1\n"
     assert (cow.workspace / "plain" / "file").read_text() == "evil\n"
-    assert cow.paddock("apply", "envs/dev").exit_code == 0, "a person may want it"
+    assert cow.paddock("apply", "envs/dev").exit_code == 0, "a person may select it"
 
 
 def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
@@ -258,7 +258,7 @@ def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
         f"MARK={mark}/control"
     )
     cow.host(f"{_WHO}{control}\n({script})\ngit submodule update --init || true")
-    assert [one.name for one in mark.iterdir()] == ["control"], "the plant is good"
+    assert [one.name for one in mark.iterdir()] == ["control"], "the control: the plant works"
 
 
 def test_a_link_in_a_bare_repository_is_not_applied(cow: Cow) -> None:

@@ -33,11 +33,11 @@ def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_a
     assert copied.exit_code == 0, copied
     natural = cow.tester.run(["python3", script, "act", plain, str(SEED), number])
     before = tree_entries(cow.workspace)
-    fenced = cow.run(
+    sandboxed = cow.run(
         "python3", script, "act", ".", str(SEED), number, flags=["-r", f"{cow.bench.directory}/**"]
     )
-    assert fenced.exit_code == 0, fenced
-    expected, answers = json.loads(natural.stdout), json.loads(fenced.stdout)
+    assert sandboxed.exit_code == 0, sandboxed
+    expected, answers = json.loads(natural.stdout), json.loads(sandboxed.stdout)
     for seed, (wanted, given) in enumerate(zip(expected, answers, strict=True), SEED):
         assert given == wanted, f"history {seed}"
     moved = sum(

@@ -17,7 +17,7 @@ def overlay_at(place: Path, full: SandboxRunner) -> Iterator[None]:
     need_root()
     layers = [full.tree.make(full.tree.root / name) for name in ("lower", "upper", "work")]
     assert full.tester.run(["mkdir", "-p", place]).exit_code == 0, (
-        "what is above it is the tester's, too"
+        "the parent directories belong to the tester too"
     )
     options = "lowerdir={},upperdir={},workdir={}".format(*layers)
     subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", place], check=True)

@@ -80,8 +80,8 @@ def test_ten_worktrees_serve_the_same_port_and_are_merged(full: SandboxRunner) -
     """H-001 H-004 H-006"""
     top, count = _repository(full), 10
     policy = full.tree.put(full.tree.root / "policy" / "paddock.toml", NETWORK)
-    told = play(full, SCENE, workspace=str(top), policy=str(policy), port=8000, count=count)
-    assert told == [[[f"topic-{number}", 0, ""]] for number in range(count)]
+    reported = play(full, SCENE, workspace=str(top), policy=str(policy), port=8000, count=count)
+    assert reported == [[[f"topic-{number}", 0, ""]] for number in range(count)]
     for number in range(count):
         _git(full, "-C", str(top), "merge", "-q", "--no-edit", f"topic-{number}")
     made = {path.name for path in top.glob("made-*")}
@@ -95,10 +95,10 @@ def test_control_worktrees_collide_on_the_hosts_network(full: SandboxRunner) -> 
     """The control."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-        told = play(
+        reported = play(
             full, SCENE, workspace=str(_repository(full)), profile="ai-agent", port=port, count=1
         )
-    assert "Address already in use" in told[0][0]
+    assert "Address already in use" in reported[0][0]
 
 
 PLANTED = """
@@ -120,8 +120,8 @@ def test_filters_of_the_repository_do_not_run_outside(sandbox: SandboxRunner) ->
     _git(sandbox, "-C", str(top), "add", "-A")
     _git(sandbox, "-C", str(top), "commit", "-qm", "attributes")
     names = [".envrc", ".gitattributes", "inside", "read.py", "server.py"]
-    told = play(sandbox, PLANTED.format(marker=marker), workspace=str(top), profile="ai-agent")
-    assert told == [[True], [names], ["protected\n"]], told
+    reported = play(sandbox, PLANTED.format(marker=marker), workspace=str(top), profile="ai-agent")
+    assert reported == [[True], [names], ["protected\n"]], reported
     assert (top / "planted").exists()
     assert not marker.exists()
     status = _git(sandbox, "-C", f"{top}.worktrees/topic", "status", "--porcelain")
@@ -145,8 +145,8 @@ def test_a_worktree_of_the_full_tier_has_the_protected_names_of_its_commit(
             done = await box.run("cat .envrc; git status --porcelain; git log --format=%s -1")
             tell(done.stdout)
         """
-    told = play(full, body, workspace=str(top), profile="ai-agent")
-    assert told == [["protected\nnames\n"]] * 2, told
+    reported = play(full, body, workspace=str(top), profile="ai-agent")
+    assert reported == [["protected\nnames\n"]] * 2, reported
 
 
 def test_git_that_does_not_end_is_reported(full: SandboxRunner) -> None:

@@ -46,7 +46,7 @@ def test_commands_without_an_id_use_the_session_of_this_directory(cow: Cow) -> N
     elsewhere = cow.paddock("diff", cwd=cow.tree.outside)
     assert elsewhere.exit_code == 125
     two = cow.session("echo 2 > g")
-    assert cow.diff() == {"g": "added"}, "to look at, the newest"
+    assert cow.diff() == {"g": "added"}, "the newest session by default"
     for command in ("apply", "discard"):
         ambiguous = cow.paddock(command)
         assert ambiguous.exit_code == 125
@@ -117,7 +117,7 @@ def test_broken_sessions_are_shown_with_their_error_and_can_be_discarded(cow: Co
     assert "to session" in str(found["other-id"]["error"])
     assert "has no session.json" in str(found["half"]["error"])
     assert "taken/" in str(found["taken-away"]["error"])
-    assert cow.diff() == {"f": "added"}, "the good one is not hidden by the others"
+    assert cow.diff() == {"f": "added"}, "broken sessions do not hide the valid one"
     shown = cow.paddock("diff", "torn")
     assert shown.exit_code == 125
     assert "session torn: session.json is invalid" in shown.stderr

@@ -144,7 +144,9 @@ def test_fifos_and_sockets_are_left_and_reported(cow: Cow) -> None:
 
 def test_set_user_id_is_never_applied(cow: Cow) -> None:
     cow.session("cp /bin/true suid; chmod 6755 suid; mkdir sticky; chmod 1777 sticky")
-    assert (cow.upper(cow.made[0]) / "suid").stat().st_mode & stat.S_ISUID, "the command did set it"
+    assert (cow.upper(cow.made[0]) / "suid").stat().st_mode & stat.S_ISUID, (
+        "the control: the command did set it"
+    )
     assert "set-user-id" in cow.paddock("diff").stdout
     assert cow.paddock("apply").exit_code == 0
     assert stat.S_IMODE((cow.workspace / "suid").stat().st_mode) == 0o755
@@ -227,7 +229,7 @@ def test_a_too_deep_tree_is_reported_and_the_rest_is_applied(cow: Cow) -> None:
     assert applied.exit_code == 1
     assert "deeper than 200 levels" in applied.stdout
     assert (cow.workspace / "file").exists()
-    assert cow.paddock("discard", cow.made[0]).exit_code == 0, "its removal knows no depth"
+    assert cow.paddock("discard", cow.made[0]).exit_code == 0, "the removal works at any depth"
     assert not (cow.store / cow.made[0]).exists()
 
 

@@ -73,19 +73,19 @@ class Core:
 
     def ask(self, *questions: AnyQuestion) -> None:
         for one in questions:
-            said = (
+            output = (
                 json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)
             )
-            assert said is not None
-            self.line.send(said)
+            assert output is not None
+            self.line.send(output)
 
     def withdraw(self, number: int) -> None:
         self.say({"withdrawn": number})
 
-    def heard(self) -> Any:
+    def received(self) -> Any:
         return json.loads(self.line.recv(1 << 16))
 
-    def heard_nothing(self) -> bool:
+    def received_nothing(self) -> bool:
         self.line.setblocking(False)
         try:
             self.line.recv(1 << 16)

@@ -39,7 +39,7 @@ def test_the_function_gets_the_question_and_gives_the_answer() -> None:
 
     with served(decide) as (core, _, _):
         core.ask(question())
-        assert core.heard() == {"answer": 7, "verdict": "session", "by": "callback"}
+        assert core.received() == {"answer": 7, "verdict": "session", "by": "callback"}
     assert seen == [question()]
 
 
@@ -53,9 +53,9 @@ def test_a_slow_answer_holds_up_no_other() -> None:
 
     with served(decide) as (core, callback, _):
         core.ask(*numbered(300))
-        assert sorted(core.heard()["answer"] for _ in range(299)) == list(range(1, 300))
+        assert sorted(core.received()["answer"] for _ in range(299)) == list(range(1, 300))
         release.set()
-        assert core.heard()["answer"] == 0
+        assert core.received()["answer"] == 0
     assert callback.failure is None
 
 
@@ -78,7 +78,7 @@ def test_callbacks_in_parallel_are_limited_and_withdrawn_questions_are_never_ask
         wait_for(lambda: not inbox.is_open(question(id=MAX_PARALLEL_CALLS)), "it is withdrawn")
         assert not entered.acquire(blocking=False)
         release.set()
-        answered = {core.heard()["answer"] for _ in range(MAX_PARALLEL_CALLS + 1)}
+        answered = {core.received()["answer"] for _ in range(MAX_PARALLEL_CALLS + 1)}
     assert answered == {*range(MAX_PARALLEL_CALLS), MAX_PARALLEL_CALLS + 1}
     assert MAX_PARALLEL_CALLS not in calls
 
@@ -92,9 +92,9 @@ def test_a_function_that_fails_denies_and_the_first_failure_is_kept() -> None:
     with served(decide) as (core, callback, _):
         for one in numbered(2):
             core.ask(one)
-            assert core.heard() == {"answer": one.id, "verdict": "deny", "by": "callback"}
+            assert core.received() == {"answer": one.id, "verdict": "deny", "by": "callback"}
     assert isinstance(callback.failure, ZeroDivisionError)
     with served(lambda one: True) as (core, callback, _):  # type: ignore[arg-type,return-value]
         core.ask(question())
-        assert core.heard()["verdict"] == "deny"
+        assert core.received()["verdict"] == "deny"
     assert isinstance(callback.failure, TypeError)

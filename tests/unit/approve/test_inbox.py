@@ -14,11 +14,11 @@ def test_questions_are_open_until_they_are_answered_or_withdrawn() -> None:
         inbox.read()
         assert inbox.open() == [first, third]
         inbox.answer(second, Verdict.ONCE, "x")
-        assert core.heard_nothing()
+        assert core.received_nothing()
         inbox.answer(third, Verdict.DENY, "x")
         inbox.answer(third, Verdict.ONCE, "x")
-        assert core.heard() == {"answer": 2, "verdict": "deny", "by": "x"}
-        assert core.heard_nothing()
+        assert core.received() == {"answer": 2, "verdict": "deny", "by": "x"}
+        assert core.received_nothing()
         assert inbox.open() == [first]
 
 
@@ -28,9 +28,9 @@ def test_a_session_answer_answers_all_equal_questions() -> None:
         core.ask(*same, question(id=9, argv=("git", "push", "-f")))
         inbox.read()
         inbox.answer(same[1], Verdict.ONCE, "x")
-        assert core.heard()["answer"] == 1
+        assert core.received()["answer"] == 1
         inbox.answer(same[0], Verdict.SESSION, "x")
-        assert [core.heard()["answer"] for _ in range(2)] == [0, 2]
+        assert [core.received()["answer"] for _ in range(2)] == [0, 2]
         assert [one.id for one in inbox.open()] == [9]
 
 

@@ -64,10 +64,10 @@ def test_a_tool_question_matches_the_schema_and_is_parsed() -> None:
         tool(id=3, diff="+x", timeout_s=0.5),
         tool(id=4, rule=None, reason=None, lines=("\udcff",)),
     ):
-        said = messages.ask(one)
-        assert said is not None
-        assert conforms(json.loads(said), "from_desk")
-        assert messages.read(said) == replace(one, timeout_s=max(1, one.timeout_s))
+        output = messages.ask(one)
+        assert output is not None
+        assert conforms(json.loads(output), "from_desk")
+        assert messages.read(output) == replace(one, timeout_s=max(1, one.timeout_s))
     forwarded = messages.ask(question(parent=Parent(exe="/bin/sh", argv=("sh",))))
     assert forwarded is not None
     assert conforms(json.loads(forwarded), "to_companion")
@@ -77,12 +77,12 @@ def test_a_tool_question_matches_the_schema_and_is_parsed() -> None:
 
 def test_answers_are_written_like_the_examples() -> None:
     for message in EXAMPLES["to_core"]:
-        said = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
-        assert json.loads(said) == message
-        assert messages.read_answer(said) == AnswerMessage(
+        output = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
+        assert json.loads(output) == message
+        assert messages.read_answer(output) == AnswerMessage(
             message["answer"], Verdict(message["verdict"]), message["by"]
         )
-        assert said.isascii()
+        assert output.isascii()
 
 
 def test_an_invalid_approver_message_is_refused() -> None:

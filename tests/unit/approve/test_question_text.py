@@ -87,15 +87,18 @@ def test_invisible_characters_are_escaped(unseen: str) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_a_quoted_word_can_be_read_back_and_has_no_control_characters(word: str) -> None:
-    said = quoted(word)
-    assert "\n" not in said
-    assert said.isprintable()
-    if not said.startswith("$'"):
-        assert shlex.split(said) == [word]
+    shown_word = quoted(word)
+    assert "\n" not in shown_word
+    assert shown_word.isprintable()
+    if not shown_word.startswith("$'"):
+        assert shlex.split(shown_word) == [word]
     else:
         environment = {"LC_ALL": "C.UTF-8"}
         read = subprocess.run(
-            ["bash", "-c", f"printf %s {said}"], env=environment, capture_output=True, check=True
+            ["bash", "-c", f"printf %s {shown_word}"],
+            env=environment,
+            capture_output=True,
+            check=True,
         ).stdout
         assert read == word.encode(errors="surrogateescape")
 

@@ -44,10 +44,10 @@ def test_questions_of_several_runs_wait_together_and_get_their_own_answers() -> 
         assert (one.asker, two.asker, one.id != two.id) == ("a", "b", True)
         assert queue.answer(two.id, Verdict.ONCE, "me")
         assert not queue.answer(two.id, Verdict.ONCE, "me")
-        assert second.heard() == {"answer": 1, "verdict": "once", "by": "me"}
-        assert first.heard_nothing()
+        assert second.received() == {"answer": 1, "verdict": "once", "by": "me"}
+        assert first.received_nothing()
         assert queue.answer(one.id, Verdict.DENY, "me")
-        assert first.heard()["verdict"] == "deny"
+        assert first.received()["verdict"] == "deny"
         assert not queue.answer(99, Verdict.ONCE, "me")
     assert [(one.verdict, one.by) for one in queue.history()] == [
         (Verdict.ONCE, "me"),
@@ -69,7 +69,7 @@ def test_an_invalid_answer_is_reported_to_its_sender_and_answers_nothing(
             queue.answer(one.id, verdict, by)
         assert queue.pending() == [one]
         assert queue.answer(one.id, Verdict.DENY, "me")
-        assert core.heard()["verdict"] == "deny"
+        assert core.received()["verdict"] == "deny"
 
 
 def test_an_answer_for_the_session_is_for_the_same_of_that_run() -> None:
@@ -80,9 +80,9 @@ def test_an_answer_for_the_session_is_for_the_same_of_that_run() -> None:
         waiting = pending(queue, 4)
         (asked,) = [one for one in waiting if one.question.id == 2]
         assert queue.answer(asked.id, Verdict.SESSION, "me")
-        assert sorted(first.heard()["answer"] for _ in range(2)) == [1, 2]
+        assert sorted(first.received()["answer"] for _ in range(2)) == [1, 2]
         assert len(queue.pending()) == 2
-        assert second.heard_nothing()
+        assert second.received_nothing()
 
 
 def test_a_withdrawn_question_and_a_question_of_an_ended_run_cannot_be_answered() -> None:

@@ -45,8 +45,8 @@ def test_answer_once_is_valid_once_and_deny_denies() -> None:
         lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY
     )
     with Approvals(Callback(decide)) as approvals:
-        said = answers(approvals, tool(), tool(), tool(subject=("git", "push")))
-    assert said == [(Verdict.ONCE, "callback")] * 2 + [(Verdict.DENY, "callback")]
+        results = answers(approvals, tool(), tool(), tool(subject=("git", "push")))
+    assert results == [(Verdict.ONCE, "callback")] * 2 + [(Verdict.DENY, "callback")]
     assert len({one.id for one in decide.seen}) == 3
 
 
@@ -59,8 +59,8 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
         tool(subject=("git status",)),
     ]
     with Approvals(Callback(decide)) as approvals:
-        said = answers(approvals, tool(), tool(lines=("git  status",)), *other)
-    assert said == [
+        results = answers(approvals, tool(), tool(lines=("git  status",)), *other)
+    assert results == [
         (Verdict.SESSION, "callback"),
         (Verdict.SESSION, REMEMBERED),
         *[(Verdict.SESSION, "callback")] * 4,
@@ -261,10 +261,10 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
                 tool(tool="write_file", subject=("/w/x",)),
                 tool(cwd="/v", lines=("x" * 70_000,)),
             ]
-            said = answers(approvals, asked, asked, *others)
+            results = answers(approvals, asked, asked, *others)
         ours.shutdown(socket.SHUT_RDWR)
         other.join()
-    assert said == [
+    assert results == [
         (Verdict.SESSION, "callback"),
         (Verdict.SESSION, REMEMBERED),
         (Verdict.DENY, "callback"),
@@ -274,9 +274,9 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
 
 
 def test_a_diff_that_is_too_long_is_cut_and_says_so() -> None:
-    said = messages.ask(tool(diff="\n".join(f"+line {n}" for n in range(20_000))))
-    assert said is not None
-    question = messages.read(said)
+    results = messages.ask(tool(diff="\n".join(f"+line {n}" for n in range(20_000))))
+    assert results is not None
+    question = messages.read(results)
     assert isinstance(question, ToolQuestion)
     assert question.diff is not None
     lines = question.diff.split("\n")
@@ -313,7 +313,7 @@ def test_without_a_forwarded_approver_everything_is_denied(
         "rule=None, reason=None)\n"
         "    print(asyncio.run(approvals.ask(question)))"
     )
-    said = subprocess.run(
+    results = subprocess.run(
         [sys.executable, "-c", script], start_new_session=True, capture_output=True, text=True
     )
-    assert said.stdout == "(<Verdict.DENY: 'deny'>, 'nobody')\n", said
+    assert results.stdout == "(<Verdict.DENY: 'deny'>, 'nobody')\n", results

@@ -175,8 +175,8 @@ def test_setup_runs_its_steps_in_order(
     fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str
 ) -> None:
     """A-142, A-167"""
-    said: list[str] = []
-    assert set_up(_config(url, tmp_path), context=authority.trust(), say=said.append)
+    output: list[str] = []
+    assert set_up(_config(url, tmp_path), context=authority.trust(), say=output.append)
     assert [argv[0] for argv in fake.argv] == [
         "--list",
         "--import",
@@ -191,7 +191,7 @@ def test_setup_runs_its_steps_in_order(
     ]
     assert fake.argv[2][:6] == ["-d", "paddock-sandbox", "-u", "root", "--", "sh"]
     assert (tmp_path / "log").read_text() == "first\nsecond\ngit libstdc++6\n"
-    assert [line.split()[0] for line in said] == [
+    assert [line.split()[0] for line in output] == [
         "fetching",
         "importing",
         "running",

@@ -24,7 +24,7 @@ class Child:
         self.stdout, self.stderr = asyncio.StreamReader(), asyncio.StreamReader()
         self.stdout.feed_data(words)
         self.returncode: int | None = None
-        self.heard: list[int] = []
+        self.received: list[int] = []
         self._ended = asyncio.Event()
         if code is not None:
             self._end(code)
@@ -35,7 +35,7 @@ class Child:
         return self.returncode
 
     def send_signal(self, signal: int) -> None:
-        self.heard.append(signal)
+        self.received.append(signal)
         if self.returncode is None:
             self._end(-signal)
 
@@ -115,7 +115,7 @@ def test_a_cancelled_run_ends_its_child_and_an_earlier_cancel_starts_none() -> N
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
-        assert place.children[0].heard == [TERM, KILL]
+        assert place.children[0].received == [TERM, KILL]
         early = asyncio.create_task(run(place, "serve"))
         early.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -133,8 +133,8 @@ def test_local_mode_passes_the_callers_environment(
 
     async def look() -> None:
         sandbox = LocalSandbox()
-        told = await sandbox.execute('echo "$0 $MINE $(pwd -P)"; exit 3')
-        assert (told.exit_code, told.stdout) == (
+        reported = await sandbox.execute('echo "$0 $MINE $(pwd -P)"; exit 3')
+        assert (reported.exit_code, reported.stdout) == (
             3,
             f"/bin/bash here {os.path.realpath(tmp_path)}\n",
         )

@@ -49,7 +49,9 @@ def test_a_command_cannot_forge_its_exit_marker(ssh: SshExecutor, line: str) -> 
             await ssh.dispose()
 
     control, ended = asyncio.run(asyncio.wait_for(scene(), 120))
-    assert (control.exit_code, control.stderr) == (7, "said\n"), "the control: an end is told"
+    assert (control.exit_code, control.stderr) == (7, "said\n"), (
+        "the control: the exit code is reported"
+    )
     assert ended.outcome is Outcome.TIMED_OUT, ended
 
 
@@ -77,16 +79,16 @@ class _Client:
 def test_exit_marker_is_removed_in_any_pieces(size: int) -> None:
     async def scene() -> tuple[int, bytes]:
         word = new_exit_marker().encode()
-        said = b"a\0" + word[:9] + b"b" + word + b"x\n" + word + b"1234\n" + word + b"42\nrest"
+        output = b"a\0" + word[:9] + b"b" + word + b"x\n" + word + b"1234\n" + word + b"42\nrest"
         stderr = asyncio.StreamReader()
         process = ClientProcess(_Client(stderr), lambda number: asyncio.sleep(0), word)
-        for at in range(0, len(said), size):
-            stderr.feed_data(said[at : at + size])
+        for at in range(0, len(output), size):
+            stderr.feed_data(output[at : at + size])
             await asyncio.sleep(0)
         stderr.feed_eof()
         assert process.stderr is not None
-        heard = await process.stderr.read()
-        return await process.wait(), heard.replace(word, b"[word]").replace(
+        received = await process.stderr.read()
+        return await process.wait(), received.replace(word, b"[word]").replace(
             word[:9] + b"b", b"[part]"
         )
 

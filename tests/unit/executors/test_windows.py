@@ -236,8 +236,8 @@ def test_windows_executor_keeps_the_contract(
     names = [name for name in CHECKS if name != "death by a signal is not success"]
     assert len(names) == len(CHECKS) - 1
     held = asyncio.run(perform(lambda: _place(machine), names))
-    told = capsys.readouterr().out
-    assert held, told
+    reported = capsys.readouterr().out
+    assert held, reported
     assert machine.fake.open_handles == 0
 
 
@@ -287,7 +287,7 @@ def answers(built: Path) -> Iterator[list[list[str]]]:
     wine = Path("/usr/lib/wine/wine64")
     need("wine", wine.exists(), "no wine on this machine")
     with _prefix(built.parent) as environment:
-        said = subprocess.run(
+        output = subprocess.run(
             [wine, built],
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -295,7 +295,7 @@ def answers(built: Path) -> Iterator[list[list[str]]]:
             text=True,
             timeout=300,
         )
-        yield [line.split() for line in said.stdout.splitlines()]
+        yield [line.split() for line in output.stdout.splitlines()]
 
 
 @contextmanager

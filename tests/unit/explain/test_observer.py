@@ -66,24 +66,24 @@ def test_only_denials_of_the_sandbox_are_reported(
     name: str,
     expected: tuple[str, str | None] | None,
 ) -> None:
-    told = refusal(
+    reported = refusal(
         judge,
         ObservedCall(op=op, create=create, path=f"{tmp_path}/{name}", program="/p"),
         home="/home/ada",
     )
     wanted = expected and (expected[0], expected[1] and expected[1].format(tmp_path))
-    assert (told and (told.op, told.allow)) == wanted
+    assert (reported and (reported.op, reported.allow)) == wanted
 
 
 def test_no_hint_opens_the_whole_home(judge: Judge, tmp_path: Path) -> None:
     for home in (tmp_path / "shut", tmp_path / "shut" / "ada"):
-        told = refusal(
+        reported = refusal(
             judge,
             ObservedCall(op="make", create=False, path=f"{tmp_path}/shut/x", program="/p"),
             home=str(home),
         )
-        assert told
-        assert told.allow is None
+        assert reported
+        assert reported.allow is None
 
 
 def test_names_of_descriptors_are_the_callers_own(judge: Judge) -> None:
@@ -105,8 +105,13 @@ def test_the_messages_are_those_of_the_examples(judge: Judge, tmp_path: Path) ->
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         for path in ("open/file", "shut/file"):
-            told = {"op": "read", "create": False, "path": f"{tmp_path}/{path}", "program": "/p"}
-            ours.send(json.dumps({"observed": told}).encode())
+            reported = {
+                "op": "read",
+                "create": False,
+                "path": f"{tmp_path}/{path}",
+                "program": "/p",
+            }
+            ours.send(json.dumps({"observed": reported}).encode())
         ours.shutdown(socket.SHUT_WR)
         serve(theirs, judge, "/home/ada")
         refused, judged = (json.loads(ours.recv(65536)) for _ in range(2))

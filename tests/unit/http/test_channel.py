@@ -60,6 +60,6 @@ def test_a_waiting_dial_fails_when_the_relay_ends() -> None:
                     await waiting.pop()
             channel.close()
         gc.collect()
-        assert not complaints, "of answers that nobody took"
+        assert not complaints, "no complaint about unread answers"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

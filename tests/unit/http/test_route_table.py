@@ -198,7 +198,7 @@ def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
 def test_an_answer_loses_its_alternative_services_and_secrets() -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     put = injection(OPENAI, b"sk-0123456789")
-    said = Answer(
+    upstream_answer = Answer(
         302,
         b"see sk-0123456789",
         [
@@ -207,7 +207,7 @@ def test_an_answer_loses_its_alternative_services_and_secrets() -> None:
             (b"connection", b"close"),
         ],
     )
-    answer = backward(site, said, put)
+    answer = backward(site, upstream_answer, put)
     assert answer.headers == [(b"location", b"http://openai.paddock.internal/v1?k=*************")]
     assert answer.reason == b"see *************"
     elsewhere = Answer(302, b"", [(b"location", b"https://api.openai.com.evil/")])

@@ -16,8 +16,8 @@ NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
 
 def event(name: str = "exec", **fields: Any) -> Event:
-    said = {"event": name, "session": "s1", "ts": "2026-11-16T10:00:00.000Z", **fields}
-    return Event(file="f", line=1, raw=json.dumps(said).encode(), fields=said)
+    output = {"event": name, "session": "s1", "ts": "2026-11-16T10:00:00.000Z", **fields}
+    return Event(file="f", line=1, raw=json.dumps(output).encode(), fields=output)
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,13 @@ def test_each_disabled_layer_is_reported() -> None:
         HOST,
     )
     assert (plan.landlock, plan.seccomp, plan.environment, plan.journal) == (None, None, None, None)
-    said = [notice.text for notice in plan.notices if notice.level is Level.WARNING]
-    assert [text.split(" ")[0] for text in said] == ["landlock", "seccomp", "env-sanitize", "audit"]
+    notice_texts = [notice.text for notice in plan.notices if notice.level is Level.WARNING]
+    assert [text.split(" ")[0] for text in notice_texts] == [
+        "landlock",
+        "seccomp",
+        "env-sanitize",
+        "audit",
+    ]
 
 
 def test_the_layers_are_independent() -> None:

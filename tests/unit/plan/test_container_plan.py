@@ -208,8 +208,8 @@ def test_a_machine_without_namespaces_makes_no_container() -> None:
 
 def test_undroppable_groups_and_equal_users_are_reported() -> None:
     grouped = replace(ALONE, caller_groups=(4, 27))
-    said = [notice.text for notice in compile_container(policy(), FULL, grouped).notices]
-    assert any("the command keeps your groups (4, 27)" in text for text in said)
+    notice_texts = [notice.text for notice in compile_container(policy(), FULL, grouped).notices]
+    assert any("the command keeps your groups (4, 27)" in text for text in notice_texts)
     assert not any(
         "your groups" in notice.text
         for notice in compile_container(policy(), ROOT, grouped).notices

@@ -99,14 +99,14 @@ def test_without_landlock_exec_is_not_limited_to_granted_programs() -> None:
 
 def test_tracing_gives_a_notice_on_every_run_with_a_gate() -> None:
     traced = Syscalls(trace=Sourced(True, source(5)))
-    for asked, said in ((RULED, 1), (SIMPLE, 0)):
+    for asked, output in ((RULED, 1), (SIMPLE, 0)):
         plan = compile_plan(replace(asked, syscalls=traced), HOST)
         warnings = [
             one.text
             for one in plan.notices
             if one.level is Level.WARNING and "trace each other" in one.text
         ]
-        assert len(warnings) == said
+        assert len(warnings) == output
         assert plan.gate is None or plan.gate.trace
 
 

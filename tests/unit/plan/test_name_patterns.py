@@ -174,11 +174,11 @@ def test_a_workspace_of_settings_gives_a_warning() -> None:
     plan = compile_plan(
         policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL
     )
-    said = (
+    output = (
         "/home/ada/.config is writable: known names in it stay read-only, but programs may "
         "run other names in it"
     )
-    assert said in warnings(plan)
+    assert output in warnings(plan)
 
 
 def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its_settings() -> None:

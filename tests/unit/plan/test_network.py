@@ -210,7 +210,7 @@ SUPERVISABLE = replace(HOST, user_notification=True)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("mode = 'none'", "no network"),
         ("allowed_hosts = ['x']", "network: 1 host, through the proxy only"),
@@ -218,7 +218,7 @@ SUPERVISABLE = replace(HOST, user_notification=True)
     ],
 )
 def test_without_namespaces_connections_are_supervised_with_a_notice(
-    dirs: UserDirs, text: str, said: str
+    dirs: UserDirs, text: str, message: str
 ) -> None:
     """F-151"""
     asked = written(dirs, f"[network]\n{text}\n")
@@ -227,7 +227,7 @@ def test_without_namespaces_connections_are_supervised_with_a_notice(
         compile_plan(replace(asked, tier=Tier.LANDLOCK), FULL),
     ):
         assert plan.network == compile_plan(asked, FULL).network
-        assert plan.notices[0].text.partition("; ")[0].endswith(f", {said}")
+        assert plan.notices[0].text.partition("; ")[0].endswith(f", {message}")
 
 
 @pytest.mark.parametrize("switch", [Switch.LANDLOCK, Switch.SECCOMP])
@@ -238,19 +238,19 @@ def test_supervised_connect_is_refused_if_its_layer_is_off(dirs: UserDirs, switc
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("kernel_pin = false", "p.toml:3: without kernel_pin, a program"),
         ("default = 'ask'", "p.toml:3: the landlock tier cannot ask about hosts"),
     ],
 )
 def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
-    dirs: UserDirs, line: str, said: str
+    dirs: UserDirs, line: str, message: str
 ) -> None:
     asked = written(dirs, f"[network]\nallowed_hosts = ['x']\n{line}\n")
     with pytest.raises(PolicyError) as refused:
         compile_plan(asked, SUPERVISABLE)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert compile_plan(asked, FULL).network is not None, (
         "the full tier has it, or does not need it"
     )
@@ -270,7 +270,7 @@ def test_without_notifications_there_is_only_no_network_at_all(dirs: UserDirs) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("allowed_hosts = ['a.x', 'a.x:22', 'b.x']", "network: 2 hosts"),
         ("allowed_hosts = ['a.x']\nallowed_local_ports = [5432]", "network: 1 host, 1 local port"),
@@ -280,8 +280,8 @@ def test_without_notifications_there_is_only_no_network_at_all(dirs: UserDirs) -
         ("", "network: every host"),
     ],
 )
-def test_the_start_line_counts_the_hosts(dirs: UserDirs, text: str, said: str) -> None:
-    assert compiled(dirs, f"[network]\n{text}\n").notices[0].text.endswith(f", {said}")
+def test_the_start_line_counts_the_hosts(dirs: UserDirs, text: str, message: str) -> None:
+    assert compiled(dirs, f"[network]\n{text}\n").notices[0].text.endswith(f", {message}")
 
 
 def test_proxy_variables_do_not_pass_into_a_restricted_network(dirs: UserDirs) -> None:

@@ -91,13 +91,13 @@ def test_without_require_enforced_regained_execution_is_a_warning() -> None:
         off(Access.READ, "/srv/data/**"),
         require_enforced=Sourced(False, source()),
     )
-    said = [
+    notice_texts = [
         notice.text
         for notice in compile_plan(policy(asked), HOST).notices
         if notice.level is Level.UNENFORCED
     ]
-    assert len(said) == 1
-    assert "execute = false cannot be enforced for /srv/data" in said[0]
+    assert len(notice_texts) == 1
+    assert "execute = false cannot be enforced for /srv/data" in notice_texts[0]
 
 
 def test_the_loader_is_not_turned_off_by_accident() -> None:

@@ -69,8 +69,8 @@ def test_intercept_flag_alone_removes_the_network() -> None:
     assert layer(whole) == layer(with_shell(network=NO_NETWORK))
     assert layer(whole)["network"]["mode"] == "none"
     assert layer(whole)["landlock"]["scoped"] == ["abstract_unix_socket"]
-    said = compile_plan(whole, FULL).notices[0].text
-    assert "shells intercepted (no network)" in said
+    notice_text = compile_plan(whole, FULL).notices[0].text
+    assert "shells intercepted (no network)" in notice_text
 
 
 def test_intercept_flag_does_not_change_a_shell_section() -> None:

@@ -27,7 +27,7 @@ WORK = grant(Access.ALLOW, "/home/ada/project/**", workspace=True)
 SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**"), WORK))
 
 
-def said(plan: Plan, level: Level) -> list[str]:
+def notice_texts(plan: Plan, level: Level) -> list[str]:
     return [notice.text for notice in plan.notices if notice.level is level]
 
 
@@ -75,7 +75,9 @@ def test_an_optional_deny_is_enforced_or_reported() -> None:
     assert plan.files
     assert plan.files.deny == ()
     assert plan.notices[0].text.endswith(", .env")
-    assert "p.toml:7: deny **/.env is not enforced in the landlock tier" in said(plan, Level.INFO)
+    assert "p.toml:7: deny **/.env is not enforced in the landlock tier" in notice_texts(
+        plan, Level.INFO
+    )
     held = compile_plan(policy(asked), FULL)
     assert held.files
     assert held.files.deny == ("**/.env",)
@@ -95,7 +97,7 @@ def test_mounts_hold_what_an_older_landlock_leaves_open(abi: int) -> None:
     assert (plan.landlock is not None) == (abi >= 2), (
         "with ABI 1 nothing could be moved between directories"
     )
-    assert said(plan, Level.UNENFORCED) == []
+    assert notice_texts(plan, Level.UNENFORCED) == []
     assert plan.seccomp
     assert "unix" not in plan.seccomp.sockets, "abstract sockets outside could be reached"
 
@@ -154,9 +156,9 @@ def test_unix_sockets_lead_nowhere_in_the_full_tier() -> None:
     assert ("unix" in plain.seccomp.sockets, "unix" in full.seccomp.sockets) == (False, True)
     assert any(
         "unix sockets are allowed" in text
-        for text in said(compile_plan(opened, HOST), Level.WARNING)
+        for text in notice_texts(compile_plan(opened, HOST), Level.WARNING)
     )
-    assert said(compile_plan(opened, FULL), Level.WARNING) == []
+    assert notice_texts(compile_plan(opened, FULL), Level.WARNING) == []
 
 
 @pytest.mark.parametrize("host", [HOST, FULL])
@@ -172,7 +174,7 @@ def test_one_switch_allows_nested_namespaces_with_a_notice(host: Host) -> None:
     assert plan.namespaces is None or plan.namespaces.nested
     assert any(
         text.startswith("p.toml:5: the command may create user namespaces")
-        for text in said(plan, Level.WARNING)
+        for text in notice_texts(plan, Level.WARNING)
     )
     kept = replace(switched, block=(*calls.block, *blocks("unshare", builtin_=False)))
     assert "unshare" in blocked(compile_plan(replace(SIMPLE, syscalls=kept), host))
@@ -201,7 +203,8 @@ def test_a_size_of_tmp_that_can_not_be_held_is_refused_with_its_line() -> None:
         limited, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source()))
     )
     assert any(
-        "limits.tmp_mb" in text for text in said(compile_plan(relaxed, HOST), Level.UNENFORCED)
+        "limits.tmp_mb" in text
+        for text in notice_texts(compile_plan(relaxed, HOST), Level.UNENFORCED)
     )
 
 

@@ -83,30 +83,32 @@ def test_a_damaged_file_gives_a_policy_or_a_policy_error(
 ) -> None:
     dice = random.Random(name)
     read = read_conf if name.endswith(".conf") else read_toml
-    told: list[str] = []
+    reported: list[str] = []
     for _ in range(400):
         damaged = mutate(dice, data)
         try:
             fragment = read(decode(damaged, "f"), "f", dirs.origin)
         except PolicyError as error:
-            told.append(error.message)
+            reported.append(error.message)
         else:
             to_toml(fragment.policy)
-    assert len(told) > 40
-    assert [message for message in told if not message.startswith("f") or "\x1b" in message] == []
+    assert len(reported) > 40
+    assert [
+        message for message in reported if not message.startswith("f") or "\x1b" in message
+    ] == []
 
 
 def test_noise_gives_a_policy_or_a_policy_error(dirs: UserDirs) -> None:
     dice = random.Random(99)
-    told: list[str] = []
+    reported: list[str] = []
     for _ in range(1500):
         noise = b"".join(dice.choice(SPLINTERS) for _ in range(dice.randint(0, 12)))
         for read in (read_conf, read_toml):
             try:
                 read(decode(noise, "f"), "f", dirs.origin)
             except PolicyError as error:
-                told.append(error.message)
-    assert [message for message in told if not message.startswith("f")] == []
+                reported.append(error.message)
+    assert [message for message in reported if not message.startswith("f")] == []
 
 
 def test_an_accepted_pattern_is_absolute_and_has_no_parent_steps(dirs: UserDirs) -> None:

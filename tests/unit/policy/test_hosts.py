@@ -101,14 +101,14 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("written", "said", "hint"), ODD)
+@pytest.mark.parametrize(("written", "expected", "hint"), ODD)
 def test_an_odd_host_is_refused_with_its_line_and_what_to_write(
-    written: str, said: str, hint: str | None
+    written: str, expected: str, hint: str | None
 ) -> None:
     with pytest.raises(PolicyError) as refused:
         read_host(written, LINE)
     assert refused.value.message.startswith("p.toml:3: network.allowed_hosts[0]: ")
-    assert said in refused.value.message
+    assert expected in refused.value.message
     assert hint is None or hint in (refused.value.hint or "")
 
 

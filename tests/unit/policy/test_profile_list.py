@@ -61,7 +61,7 @@ def a_name_that_can_not_be_given(dirs: UserDirs) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected"),
     [
         (writable_by_others, "is writable by others"),
         (not_toml, "bad.toml:1: not valid TOML"),
@@ -72,7 +72,7 @@ def a_name_that_can_not_be_given(dirs: UserDirs) -> Path:
     ],
 )
 def test_a_wrong_file_is_one_row_with_its_error(
-    dirs: UserDirs, make: Callable[[UserDirs], Path], said: str
+    dirs: UserDirs, make: Callable[[UserDirs], Path], expected: str
 ) -> None:
     path = make(dirs)
     dirs.user("good.conf", "# good: all right\nro /usr\n")
@@ -81,7 +81,7 @@ def test_a_wrong_file_is_one_row_with_its_error(
     assert [name for name, profile in found.items() if profile.error] == [path.stem]
     bad = found[path.stem]
     assert bad.error is not None
-    assert said in bad.error.message
+    assert expected in bad.error.message
     assert bad.path == str(path)
 
 

@@ -159,7 +159,7 @@ WRAPPED = [
     "coproc {}", "coproc X {{ {}; }}", "{{ f() {{ \"$@\"; }}; f {}; }}", "{{ set -- {}; \"$@\"; }}",
 ]  # fmt: skip
 # With the whole line as one word.
-TOLD = [
+CALL_FORMS = [
     "sh -c {}", "bash <<< {}", "eval -- {}", ". /dev/stdin <<< {}", "source /dev/fd/0 <<< {}",
     "bash /dev/stdin <<< {}", "echo {} | bash /proc/self/fd/0", "echo {} | xargs -I% sh -c %",
     "{{ alias x={}; x; }}", "{{ exec <<< {}; sh; }}", "trap -- {} EXIT", "echo {} | at now",
@@ -185,7 +185,7 @@ def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(0, 3))):
         inner = data.draw(st.integers(0, 3))
         if inner < 2 and "\n" not in line and "$'" not in line:
-            line = data.draw(st.sampled_from(TOLD)).format(shlex.quote(line))
+            line = data.draw(st.sampled_from(CALL_FORMS)).format(shlex.quote(line))
         elif inner == 2:
             line = f"echo {base64.b64encode(line.encode()).decode()} | base64 -d | bash"
         line = data.draw(st.sampled_from(AROUND)).format(line)
@@ -203,10 +203,10 @@ def test_no_wrapper_hides_a_denied_command(wrapper: str, line: str) -> None:
     assert judged(f"{wrapper} {words} {line}").action is Action.DENY
 
 
-@pytest.mark.parametrize("told", TOLD)
-def test_no_form_of_shell_call_hides_a_denied_command(told: str) -> None:
-    assert judged(told.format("'rm -rf /'")).action is Action.DENY
-    assert judged(told.format("'ls -l'")).action is not Action.DENY
+@pytest.mark.parametrize("call_form", CALL_FORMS)
+def test_no_form_of_shell_call_hides_a_denied_command(call_form: str) -> None:
+    assert judged(call_form.format("'rm -rf /'")).action is Action.DENY
+    assert judged(call_form.format("'ls -l'")).action is not Action.DENY
 
 
 @given(st.text(max_size=60))

@@ -207,9 +207,9 @@ def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -
         for content in ("a\n", "b\n", "c\n"):
             assert call(made, "write_file", path="f", content=content).ok
     assert [str(one.diff).splitlines()[1:] for one in answers.asked] == [["+a"], ["-a", "+b"]]
-    said = dict(text_of_question(answers.asked[1]).facts)
+    question_facts = dict(text_of_question(answers.asked[1]).facts)
     assert (
-        said["but"]
+        question_facts["but"]
         == "session and always allow write_file to write any text to this file, not only this text"
     )
 

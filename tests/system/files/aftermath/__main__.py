@@ -37,14 +37,14 @@ def main() -> int:
     ):
         machine.tier = given.tier
         for name, program in programs(given):
-            verdict = machine.play(program, fenced=not given.control, tell=given.tell)
-            started, runs = started + verdict.started, runs + verdict.runs
+            result = machine.play(program, sandboxed=not given.control, tell=given.tell)
+            started, runs = started + result.started, runs + result.runs
             if given.tell:
-                print(verdict.told)
-            if verdict:
+                print(result.log)
+            if result:
                 count += 1
                 print(
-                    f"{name} {program.layout} {program.runs[0].mode}: {', '.join(verdict.fired)}",
+                    f"{name} {program.layout} {program.runs[0].mode}: {', '.join(result.fired)}",
                     flush=True,
                 )
                 if given.shrink:

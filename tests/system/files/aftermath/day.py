@@ -81,14 +81,14 @@ def work_in(repository: str) -> None:
 
 
 def main() -> None:
-    told = json.loads(sys.argv[1])
-    workspace, tools = told["workspace"], told["tools"]
+    task = json.loads(sys.argv[1])
+    workspace, tools = task["workspace"], task["tools"]
     call(["chmod", "-R", "u+rwX", workspace], "/")
     found = list(directories(workspace))
     repositories = [place for place, names in found if is_repository(names)]
     for place in dict.fromkeys([workspace, *repositories[:MOST_REPOSITORIES]]):
         work_in(place)
-    for place in told["others"]:
+    for place in task["others"]:
         for words in (["status"], ["fetch", "-q"], ["commit", "-q", "--allow-empty", "-m", "host"]):
             call(["git", *words], place)
     for place in repositories[MOST_REPOSITORIES:]:
@@ -103,7 +103,7 @@ def main() -> None:
         call([tools["npm"], "ls"], place)
     for place in [place for place, names in found if ".cargo" in names][:1]:
         call([tools["cargo"], "metadata", "--offline", "--format-version=1"], place)
-    if told["thorough"]:
+    if task["thorough"]:
         call([tools["npm"], "ls"], workspace)
         call([tools["pip"], "config", "list"], workspace)
 

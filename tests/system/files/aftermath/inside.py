@@ -278,8 +278,8 @@ if __name__ == "__main__":
     for number, step in enumerate(program["steps"]):
         try:
             BY_NAME[step["do"]](step)
-            said = "done"
+            step_result = "done"
         except (OSError, KeyError, shutil.Error, subprocess.SubprocessError) as error:
-            said = repr(error)
+            step_result = repr(error)
         if program.get("tell"):
-            print(number, step, said, flush=True)
+            print(number, step, step_result, flush=True)

@@ -42,11 +42,11 @@ PACKAGES = {"node_modules", "site-packages"}  # tools ignore the files of packag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class PlayResult:
     fired: tuple[str, ...]  # tripwires, tokens, changed names and left names on the host
     started: int  # runs that reached the first line of the program
     runs: int
-    told: str
+    log: str
 
     def __bool__(self) -> bool:
         return bool(self.fired)
@@ -76,37 +76,42 @@ class Machine:
             shutil.rmtree(scratch)
 
     def play(
-        self, program: Program, *, fenced: bool = True, tell: bool = False, thorough: bool = False
-    ) -> Verdict:
+        self,
+        program: Program,
+        *,
+        sandboxed: bool = True,
+        tell: bool = False,
+        thorough: bool = False,
+    ) -> PlayResult:
         scene = self.stage.lay_out(program.layout, program.secrets)
-        said: list[Outcome] = []
+        output: list[Outcome] = []
         started = 0
         for run in program.runs:
             if run.day_before:
                 self._day(scene, thorough=False)
-            outcomes = self._run(scene, run, fenced=fenced, tell=tell)
+            outcomes = self._run(scene, run, sandboxed=sandboxed, tell=tell)
             started += any("started\n" in outcome.stdout for outcome in outcomes)
-            said += outcomes
+            output += outcomes
         if (
             self.tier == "full"
         ):  # the landlock tier does not protect the names that the work of the host uses
-            said.append(self._day(scene, thorough=thorough))
-        fired = tuple(sorted(set(self._fired(scene, said))))
-        told = (
-            "\n".join(f"exit {one.exit_code}\n{one.stdout}{one.stderr}" for one in said)
+            output.append(self._day(scene, thorough=thorough))
+        fired = tuple(sorted(set(self._fired(scene, output))))
+        log = (
+            "\n".join(f"exit {one.exit_code}\n{one.stdout}{one.stderr}" for one in output)
             if tell
             else ""
         )
-        return Verdict(fired=fired, started=started, runs=len(program.runs), told=told)
+        return PlayResult(fired=fired, started=started, runs=len(program.runs), log=log)
 
-    def _run(self, scene: Scene, run: Run, *, fenced: bool, tell: bool) -> list[Outcome]:
+    def _run(self, scene: Scene, run: Run, *, sandboxed: bool, tell: bool) -> list[Outcome]:
         text = json.dumps({"workspace": str(scene.workspace), "steps": run.steps, "tell": tell})
         for sign, place in (("{W}", scene.workspace), ("{H}", scene.home), ("{M}", scene.marks)):
             text = text.replace(sign, str(place))
         words = ["/usr/bin/python3", "-Ic", _INSIDE, text]
         paddock = self.installation.paddock
         flags = ["--tier", self.tier, "--profile", "ai-agent", "--audit-log", str(self.journal)]
-        if not fenced:
+        if not sandboxed:
             return [self._call(scene, words)]
         if run.mode == "sandbox":
             python = self.installation.root / "bin" / "python3"
@@ -121,21 +126,21 @@ class Machine:
         return self.tester.run(words, cwd=scene.workspace)
 
     def _day(self, scene: Scene, *, thorough: bool) -> Outcome:
-        told = {
+        log = {
             "workspace": str(scene.workspace),
             "home": str(scene.home),
             "others": [str(scene.home / "other")],
             "tools": self.tools,
             "thorough": thorough,
         }
-        done = self.tester.run(["/usr/bin/python3", "-Ic", _DAY, json.dumps(told)], cwd="/")
+        done = self.tester.run(["/usr/bin/python3", "-Ic", _DAY, json.dumps(log)], cwd="/")
         assert done.exit_code == 0, done
         return done
 
-    def _fired(self, scene: Scene, said: list[Outcome]) -> Iterable[str]:
+    def _fired(self, scene: Scene, output: list[Outcome]) -> Iterable[str]:
         if self.tier == "full":
             yield from (f"executed {mark}" for mark in os.listdir(scene.marks))
-        for outcome in said:
+        for outcome in output:
             yield from (
                 f"read {place}"
                 for token, place in scene.tokens.items()
@@ -192,13 +197,15 @@ def _bring_cargo(tools: Path) -> None:
     shutil.copy(found, tools / "cargo")
 
 
-def shrink(machine: Machine, program: Program, *, tries: int = 120, fenced: bool = True) -> Program:
+def shrink(
+    machine: Machine, program: Program, *, tries: int = 120, sandboxed: bool = True
+) -> Program:
     """Drops runs, steps and secrets while the program still fires."""
 
     def fires(candidate: Program) -> bool:
         nonlocal tries
         tries -= 1
-        return tries > 0 and bool(machine.play(candidate, fenced=fenced))
+        return tries > 0 and bool(machine.play(candidate, sandboxed=sandboxed))
 
     for number in reversed(range(len(program.runs))):
         smaller = replace(program, runs=program.runs[:number] + program.runs[number + 1 :])

@@ -16,16 +16,16 @@ KEPT = sorted(Path(__file__).with_name("kept").glob("*.json"))
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
 def test_a_program_that_once_escaped_is_held(machine: Machine, kept: Path) -> None:
     program = Program.from_json(kept.read_text())
-    assert machine.play(program, fenced=False), "the control: without the sandbox it fires"
-    verdict = machine.play(program)
-    assert verdict.fired == ()
-    assert verdict.started
+    assert machine.play(program, sandboxed=False), "the control: without the sandbox it fires"
+    result = machine.play(program)
+    assert result.fired == ()
+    assert result.started
 
 
 def test_control_most_programs_fire_without_the_sandbox(machine: Machine) -> None:
     seeds = range(12)
-    fired = [seed for seed in seeds if machine.play(generate(seed), fenced=False)]
-    assert len(fired) >= len(seeds) - 1, f"only {fired} fired: the programs have lost their teeth"
+    fired = [seed for seed in seeds if machine.play(generate(seed), sandboxed=False)]
+    assert len(fired) >= len(seeds) - 1, f"only {fired} fired: the programs do no harm any more"
 
 
 def test_control_every_tripwire_can_fire(machine: Machine) -> None:
@@ -59,7 +59,7 @@ def test_control_every_tripwire_can_fire(machine: Machine) -> None:
     program = Program(
         layout="plain", secrets=("top", "hard"), runs=(Run(mode="live", steps=steps),)
     )
-    fired = set(machine.play(program, fenced=False).fired)
+    fired = set(machine.play(program, sandboxed=False).fired)
     expected = {"fsmonitor", "uploadpack", "diff", "hook", "direnv", "login", "shell", "npm"}
     if Path(machine.tools["cargo"]).exists():
         expected.add("cargo")
@@ -76,5 +76,5 @@ def test_a_shrunk_program_still_fires(machine: Machine) -> None:
         secrets=("top",),
         runs=(Run(mode="live", steps=[*noise[:3], needed, *noise[3:]]),),
     )
-    smallest = shrink(machine, program, fenced=False)
+    smallest = shrink(machine, program, sandboxed=False)
     assert smallest == replace(program, secrets=(), runs=(Run(mode="live", steps=[needed]),))

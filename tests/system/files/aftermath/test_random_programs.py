@@ -25,17 +25,17 @@ BATCH = 25
 def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int) -> None:
     fired, started, runs = [], 0, 0
     for seed in range(first, first + BATCH):
-        verdict = machine.play(generate(seed))
-        started, runs = started + verdict.started, runs + verdict.runs
-        if verdict:
-            fired.append((seed, verdict.fired))
+        result = machine.play(generate(seed))
+        started, runs = started + result.started, runs + result.runs
+        if result:
+            fired.append((seed, result.fired))
     if fired:
         smallest = shrink(machine, generate(fired[0][0]))
         pytest.fail(
             f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}"
         )
     assert started > runs * 0.7, (
-        f"only {started} of {runs} programs started: the sandbox was hardly met"
+        f"only {started} of {runs} programs started: the sandbox was hardly tested"
     )
 
 
@@ -43,8 +43,8 @@ def test_secrets_of_the_home_stay_closed_in_the_landlock_tier(machine: Machine) 
     """The landlock tier does not protect names inside the workspace, as each run says."""
     machine.tier = "landlock"
     try:
-        verdicts = {seed: machine.play(generate(seed, modes=("live",))) for seed in range(10)}
+        results = {seed: machine.play(generate(seed, modes=("live",))) for seed in range(10)}
     finally:
         machine.tier = "full"
-    assert {seed: verdict.fired for seed, verdict in verdicts.items() if verdict} == {}
-    assert sum(verdict.started for verdict in verdicts.values()) > 5
+    assert {seed: result.fired for seed, result in results.items() if result} == {}
+    assert sum(result.started for result in results.values()) > 5

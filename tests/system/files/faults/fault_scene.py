@@ -132,10 +132,10 @@ class Scene:
         if all(str(self.project / name) in outcome.stderr for name in uncovered):
             return "named", detail
         only_planted = uncovered == self.left()
-        said = outcome.exit_code < 0 or (
+        reported = outcome.exit_code < 0 or (
             outcome.exit_code > 0 and outcome.stderr
         )  # a shell reports the signal
-        if said and only_planted and self.is_finished_by_the_next_run():
+        if reported and only_planted and self.is_finished_by_the_next_run():
             return "finished later", detail
         return LOST, detail
 

@@ -165,23 +165,23 @@ class Table:
     name: str
     rows: list[tuple[Fault, str, str]] = field(default_factory=list)
 
-    def add(self, fault: Fault, verdict: str, detail: str = "") -> None:
-        self.rows.append((fault, verdict, detail))
+    def add(self, fault: Fault, result: str, detail: str = "") -> None:
+        self.rows.append((fault, result, detail))
 
     def check(self) -> None:
         by_call: dict[str, Counter[str]] = {}
-        for fault, verdict, _ in self.rows:
-            by_call.setdefault(fault.call, Counter())[verdict] += 1
-        totals = Counter(verdict for _, verdict, _ in self.rows)
+        for fault, result, _ in self.rows:
+            by_call.setdefault(fault.call, Counter())[result] += 1
+        totals = Counter(result for _, result, _ in self.rows)
         print(f"\n{self.name}: {len(self.rows)} faults: {_shown(totals)}")
-        for call, verdicts in sorted(by_call.items()):
-            print(f"  {call:20} {_shown(verdicts)}")
-        bad = [f"{fault}: {detail}" for fault, verdict, detail in self.rows if verdict == LOST]
+        for call, results in sorted(by_call.items()):
+            print(f"  {call:20} {_shown(results)}")
+        bad = [f"{fault}: {detail}" for fault, result, detail in self.rows if result == LOST]
         print("".join(f"  {LOST}: {line}\n" for line in bad), end="")
         assert not bad, (
-            f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+            f"{len(bad)} of {len(self.rows)} faults of {self.name} lost without a message: {bad}"
         )
-        assert self.rows, f"{self.name}: the calls that matter are counted"
+        assert self.rows, f"{self.name}: no call was counted"
         reached = len(self.rows) - totals[NOT_REACHED]
         assert reached >= LEAST_REACHED * len(self.rows), (
             f"{self.name}: of {len(self.rows)} faults {reached} happened"
@@ -192,8 +192,8 @@ LOST = "LOST"
 NOT_REACHED = "not reached"
 
 
-def _shown(verdicts: Counter[str]) -> str:
-    return ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+def _shown(results: Counter[str]) -> str:
+    return ", ".join(f"{result} {count}" for result, count in sorted(results.items()))
 
 
 Judge = Callable[[Outcome], tuple[str, str]]
@@ -214,14 +214,14 @@ def try_faults(
     """
     counts, clean = counted(run, tracing)
     assert judge(clean)[0] == "closed", (
-        f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+        f"the control: no call fails, and all names are covered: {judge(clean)} {clean}"
     )
     put_back()
     for fault in chosen(faults(counts), sample):
         with _log() as log:
             outcome = run(fault.words(tracing, log))
             happened = "(INJECTED)" in log.read_text(errors="replace")
-        verdict, detail = judge(outcome)
-        table.add(fault, verdict if happened or verdict == LOST else NOT_REACHED, detail)
+        result, detail = judge(outcome)
+        table.add(fault, result if happened or result == LOST else NOT_REACHED, detail)
         put_back()
     return clean

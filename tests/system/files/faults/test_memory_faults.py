@@ -56,9 +56,9 @@ def test_without_memory_a_guard_and_a_last_scan_leave_no_name_uncovered(scene: S
     )
     assert clean.started, str(clean)
     table.check()
-    verdicts = {verdict for _, verdict, _ in table.rows}
+    results = {result for _, result, _ in table.rows}
     died = {"closed (-6)", "finished later"}  # SIGABRT
-    assert verdicts & died, f"the control: a supervisor without memory ends: {verdicts}"
+    assert results & died, f"the control: a supervisor without memory ends: {results}"
 
 
 def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_scan(

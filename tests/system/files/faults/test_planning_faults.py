@@ -31,7 +31,7 @@ def before_the_core(counts: dict[str, tuple[int, int]]) -> list[Fault]:
 
 def test_no_fault_of_a_plan_leaves_a_name_uncovered(scene: Scene) -> None:
     home = scene.full.tester.home
-    assert scene.full.tester.disposable, "the configuration of a person is not replaced"
+    assert scene.full.tester.disposable, "the tests do not replace the configuration of a user"
     hook = scene.full.tree.put(scene.project / HOOK, "true\n")
     more, config = home / ".gitmore", home / ".gitconfig"
     more.write_text(f"[core]\n\thooksPath = {hook.parent}\n")

@@ -56,7 +56,7 @@ def killed(scene: Scene) -> Killed:
         os.close(write)
         wait_for((project / "planted").exists, "the command has planted its names")
         os.kill(process.pid, signal.SIGKILL)
-    assert scene.left() == list(PLANTED), "nothing was there to take them away"
+    assert scene.left() == list(PLANTED), "the stopped supervisor removed nothing"
     (mark,) = scene.unfinished.iterdir()
     return Killed(scene=scene, mark=mark, content=mark.read_bytes())
 

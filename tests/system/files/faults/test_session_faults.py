@@ -102,8 +102,10 @@ def test_no_fault_of_a_command_hides_a_name_without_a_message(ended: Ended, comm
         other = {key: (now, then) for key, (now, then) in other.items() if now != then}
         if not uncovered and not other:
             return "closed", ""
-        said = outcome.exit_code != clean.exit_code or complaints(outcome) > complaints(clean)
-        return ("said" if said and not uncovered else LOST), f"{uncovered} {other} {outcome.stderr}"
+        reported = outcome.exit_code != clean.exit_code or complaints(outcome) > complaints(clean)
+        return (
+            "message" if reported and not uncovered else LOST
+        ), f"{uncovered} {other} {outcome.stderr}"
 
     below = (ended.session, scene.project)
     paths = [Path(parent) for top in below for parent, _, _ in os.walk(top)]

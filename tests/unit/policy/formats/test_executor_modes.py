@@ -85,7 +85,7 @@ def test_configuration_can_be_built_in_python(dirs: UserDirs) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"mode": "x"}, "safety.sandbox.mode: 'x' is not one of auto, local, linux"),
         ({"mod": "auto"}, "unknown key"),
@@ -105,9 +105,9 @@ def test_configuration_can_be_built_in_python(dirs: UserDirs) -> None:
         ({"wsl": {"distros": 1}}, "unknown key"),
     ],
 )
-def test_an_invalid_value_is_refused(dirs: UserDirs, values: dict[str, Any], said: str) -> None:
+def test_an_invalid_value_is_refused(dirs: UserDirs, values: dict[str, Any], message: str) -> None:
     """A-086, A-100, A-153, A-156, A-161, A-162: also in a section that is not used."""
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError, match=message):
         sandbox(dirs, **values)
 
 
@@ -169,13 +169,13 @@ def test_written_values_win_over_the_profile(dirs: UserDirs) -> None:
     assert sandbox(dirs, wsl=mirror).wsl.rootfs_url == "https://mirror/y"
     with pytest.raises(PolicyError, match="needs its own"):
         sandbox(dirs, wsl={"profile": "~/d.json", "rootfs_url": "https://other/y"})
-    for wrong, said in (
+    for wrong, message in (
         ({"profile": "alpine-base"}, "unknown"),
         ({"shell": 1}, "expected a text"),
         ([], "an object"),
     ):
         dirs.write(dirs.home / "d.json", json.dumps(wrong))
-        with pytest.raises(PolicyError, match=said):
+        with pytest.raises(PolicyError, match=message):
             sandbox(dirs, wsl={"profile": "~/d.json"})
 
 

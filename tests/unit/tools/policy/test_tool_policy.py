@@ -542,7 +542,7 @@ def test_the_same_file_means_another_boundary_elsewhere(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"allowed_paths": ["src/**"]}, "not an absolute pattern"),
         ({"allowed_paths": ["**/src"]}, "has no directory"),
@@ -569,13 +569,13 @@ def test_the_same_file_means_another_boundary_elsewhere(tmp_path: Path) -> None:
         ({"cwd": "relative"}, "not absolute"),
     ],
 )
-def test_an_invalid_policy_is_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(PolicyError, match=said):
+def test_an_invalid_policy_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
         policy(**settings)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (ToolCall(name="bash", arguments={}), "needs 'command'"),
         (ToolCall(name="bash", arguments={"command": 3}), "not text"),
@@ -598,12 +598,12 @@ def test_an_invalid_policy_is_refused(settings: dict[str, Any], said: str) -> No
         ),
     ],
 )
-def test_an_invalid_call_is_denied_with_a_reason(call: ToolCall, said: str) -> None:
+def test_an_invalid_call_is_denied_with_a_reason(call: ToolCall, message: str) -> None:
     import re
 
     decision = policy().check(call)
     assert decided(decision) == (DENY, 0)
-    assert re.search(said, decision.reason), decision.reason
+    assert re.search(message, decision.reason), decision.reason
 
 
 def test_a_name_that_is_not_utf_8_is_a_name() -> None:
@@ -613,7 +613,7 @@ def test_a_name_that_is_not_utf_8_is_a_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "not valid JSON"),
         ("[]", "expected an object"),
@@ -631,9 +631,9 @@ def test_a_name_that_is_not_utf_8_is_a_name() -> None:
         ('{"safety": []}', "expected a table"),
     ],
 )
-def test_an_invalid_json_policy_is_refused(dirs: UserDirs, text: str, said: str) -> None:
+def test_an_invalid_json_policy_is_refused(dirs: UserDirs, text: str, message: str) -> None:
     """A-086"""
-    with pytest.raises(PolicyError, match=said):
+    with pytest.raises(PolicyError, match=message):
         read_safety_config(text, "x.json", dirs.origin)
 
 
