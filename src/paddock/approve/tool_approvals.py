@@ -119,7 +119,7 @@ class Approvals:
         with self._starting:
             if self._thread is None and self._approver is not None and not self._inbox.over:
                 self._thread = threading.Thread(
-                    target=self._serve, name="paddock-desk", daemon=True
+                    target=self._serve, name="paddock-approver", daemon=True
                 )
                 self._thread.start()
         return self._thread is not None and not self._inbox.over

@@ -276,12 +276,12 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
             "NOT RESTRICTED: the command can reach every host, and every service of this machine"
         ]
     if network.mode is NetworkReach.NONE:
-        nobody = (
+        how = (
             "an empty network namespace"
             if tier is Tier.FULL
             else "the command cannot create network sockets"
         )
-        return [f"none: {nobody}", *_published(network)]
+        return [f"none: {how}", *_published(network)]
     # In the order of evaluation.
     lines = [f"deny  {_host(rule, 'every port')}" for rule in network.denied]
     lines += [f"allow {_host(rule, 'ports 80 and 443')}" for rule in network.allowed]

@@ -42,7 +42,7 @@ def _candidates(origin: Origin) -> Iterator[str]:
 def _was_writable(path: str, history: WritableHistory) -> bool:
     try:
         return history.holds(follow(path))
-    except PolicyError:  # a directory on the way can not be examined
+    except PolicyError:  # a directory of the path can not be examined
         return True
 
 

@@ -1,7 +1,7 @@
 """Probes become a Host; the paths of a policy become a Terrain."""
 
 from paddock.host.facts import Host, Probe, Usable
-from paddock.host.grant_targets import Terrain, scan_surroundings
+from paddock.host.grant_targets import Terrain, scan_grant_targets
 from paddock.host.measure import finish_scans, measure, try_everything
 
 __all__ = [
@@ -11,6 +11,6 @@ __all__ = [
     "Usable",
     "finish_scans",
     "measure",
-    "scan_surroundings",
+    "scan_grant_targets",
     "try_everything",
 ]

@@ -66,7 +66,7 @@ class Terrain:
         return self.resolved_paths.get(path, path)
 
 
-def scan_surroundings(policy: Policy, origin: Origin) -> Terrain:
+def scan_grant_targets(policy: Policy, origin: Origin) -> Terrain:
     snapshot = FileSnapshot()
     granted = [
         (Glob.parse(grant.pattern).prefix, grant)

@@ -11,7 +11,7 @@ from typing import NoReturn
 from paddock.core import process as core
 from paddock.errors import CoreError, HostError, JournalError
 from paddock.frozen import dataclass
-from paddock.host import Host, Terrain, measure, scan_surroundings
+from paddock.host import Host, Terrain, measure, scan_grant_targets
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make
 from paddock.launch.journal_check import require_usable
@@ -150,7 +150,7 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
     )
     require_places_of_shells(policy)
     full = choose_tier(policy, host) is Tier.FULL
-    return host, scan_surroundings(policy, origin) if full else Terrain()
+    return host, scan_grant_targets(policy, origin) if full else Terrain()
 
 
 def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:

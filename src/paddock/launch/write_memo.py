@@ -93,7 +93,7 @@ class Memo:
     @classmethod
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
         try:
-            before = _facts(_surroundings(origin))
+            before = _facts(_common_inputs(origin))
         except OSError:
             before = None
         return cls(origin=origin, options=tuple(options), command=command, before=before)
@@ -196,7 +196,7 @@ class Memo:
             yield from (entry, os.path.dirname(entry))  # it may become a link to another directory
 
 
-def _surroundings(origin: Origin) -> Iterator[str]:
+def _common_inputs(origin: Origin) -> Iterator[str]:
     """Inputs of every plan: the user, and the directories where a policy could appear."""
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):

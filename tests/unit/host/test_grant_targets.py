@@ -10,7 +10,7 @@ import pytest
 
 from paddock.host.git import trusted_paths
 from paddock.host.git.worktree_links import remember
-from paddock.host.grant_targets import Terrain, scan_surroundings
+from paddock.host.grant_targets import Terrain, scan_grant_targets
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
 from paddock.policy.trust.writable_history import WritableHistory
@@ -38,7 +38,7 @@ def surveyed(
         writable_history=WritableHistory(trees=tuple(Tree(path=str(path)) for path in reach)),
     )
     flags = tuple(GrantFlag(access=Access.ALLOW, pattern=str(path), flag="-a") for path in allow)
-    return scan_surroundings(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)
+    return scan_grant_targets(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)
 
 
 def paths(terrain: Terrain) -> set[str]:
