@@ -56,7 +56,7 @@ def test_every_stage_and_every_file_the_image_is_built_from_exists() -> None:
     )
 
 
-def test_the_service_is_built_from_it_and_holds_no_key() -> None:
+def test_the_compose_service_uses_the_image_and_has_no_key() -> None:
     """F-020"""
     text = (EXAMPLE / "compose.yaml").read_text()
     assert "dockerfile: container/Dockerfile" in text

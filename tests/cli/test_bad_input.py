@@ -159,7 +159,7 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
         ),
     ],
 )
-def test_a_rule_that_the_landlock_tier_can_not_hold_names_its_line(
+def test_a_rule_that_the_landlock_tier_cannot_enforce_names_its_line(
     sandbox: SandboxRunner, part: str, message: str
 ) -> None:
     file = policy(sandbox, f'[meta]\ninherit = "ai-agent"\n{part}')

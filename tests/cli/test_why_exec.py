@@ -140,7 +140,7 @@ def test_a_program_that_the_command_could_write_is_not_allowed_by_default(
     assert answer(sandbox, policy, "./made", "-x", "<cwd>/made")["allowed"]
 
 
-def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(
+def test_a_rule_that_needs_the_parent_cannot_be_judged_beforehand(
     sandbox: SandboxRunner, policy: Path
 ) -> None:
     answered = answer(sandbox, policy, "cat x")
@@ -179,7 +179,7 @@ def test_a_quoted_operator_is_an_argument(sandbox: SandboxRunner, policy: Path) 
     assert answer(sandbox, policy, "ls 'a;b' \"|\" \\;")["argv"] == ["ls", "a;b", "|", ";"]
 
 
-def test_a_gate_is_explained_and_held(sandbox: SandboxRunner, policy: Path) -> None:
+def test_a_gate_is_explained_and_enforced(sandbox: SandboxRunner, policy: Path) -> None:
     paddock = sandbox.installation.paddock
     shown = sandbox.tester.run([paddock, "explain", "--policy", policy], cwd=sandbox.tree.project)
     assert shown.exit_code == 0, shown

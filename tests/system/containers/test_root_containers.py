@@ -206,7 +206,7 @@ def test_host_name_and_loopback(jail: Jail) -> None:
 
 
 @pytest.mark.parametrize("kind", ["toml", "conf"])
-def test_limits_hold_the_whole_container(jail: Jail, kind: str) -> None:
+def test_limits_apply_to_the_whole_container(jail: Jail, kind: str) -> None:
     """C-132"""
     profile = jail.rootdir.parent / f"limits.{kind}"
     limits = {"open_files": 20, "file_size_mb": 1, "processes": 8, "wall_s": 30}
@@ -305,7 +305,7 @@ def test_descriptors_of_the_caller_stay_outside(jail: Jail) -> None:
     )  # 3 is the descriptor of the listing
 
 
-def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
+def test_landlock_enforces_grants_inside(jail: Jail) -> None:
     """C-139"""
     (jail.rootdir / "srv" / "data").mkdir()
     (jail.rootdir / "srv" / "data").chmod(0o777)

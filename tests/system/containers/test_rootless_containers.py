@@ -82,7 +82,7 @@ def test_directories_above_a_mask_cannot_be_renamed(jail: Jail) -> None:
     assert jail.shell("cat /srv/a/b/key").stdout == "started\nsecret\n", "the control"
 
 
-def test_grants_are_held_inside(jail: Jail) -> None:
+def test_grants_are_enforced_inside(jail: Jail) -> None:
     """C-139"""
     assert jail.shell("touch /srv/a /tmp/a").exit_code == 0
     outcome = jail.shell(

@@ -139,7 +139,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("key", RULES)
-def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
+def test_each_key_of_a_rule_is_enforced(gate: Gate, key: str) -> None:
     """The only rule that allows the marker program. All other programs but shells are denied."""
     programs = gate.sandbox.programs
     gate.sandbox.tree.make(gate.project / "sub")

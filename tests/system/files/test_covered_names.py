@@ -32,7 +32,7 @@ def test_a_policy_may_open_what_the_profile_closes(full: SandboxRunner) -> None:
     )
 
 
-def test_a_deny_of_a_person_can_not_be_opened(full: SandboxRunner) -> None:
+def test_a_deny_of_a_person_cannot_be_opened(full: SandboxRunner) -> None:
     place = full.tree.put(full.tree.project / ".env", "secret\n")
     flags = ("--deny", "**/.env", "--open-protected", "**/.env")
     assert full.inside(full.probe("read", place), *flags).answer == "EACCES"
@@ -240,7 +240,7 @@ def test_a_repository_above_the_workspace_counts_as_well(full: SandboxRunner) ->
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o300])
-def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(
+def test_a_directory_that_cannot_be_listed_is_closed_as_a_whole(
     full: SandboxRunner, mode: int
 ) -> None:
     place = full.tree.put(full.tree.project / "shut" / ".env", "secret\n")

@@ -120,7 +120,7 @@ def test_creating_a_directory_follows_no_link(
     assert Snapshot.of(tree.outside) == before
 
 
-def test_a_directory_that_can_not_be_made_stops_run_and_dry_run(
+def test_a_directory_that_cannot_be_made_stops_run_and_dry_run(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     shut = tree.make(tree.root / "shut")

@@ -134,7 +134,7 @@ def test_no_spelling_of_a_path_leads_out(
 
 
 @pytest.mark.parametrize("via", ["link", "rename", "exchange"])
-def test_a_file_can_not_be_carried_in_or_out(
+def test_a_file_cannot_be_carried_in_or_out(
     sandbox: SandboxRunner, tree: ProjectTree, via: str
 ) -> None:
     """Reads a secret after a link or a move into the workspace. Plants a file outside by a move."""
@@ -154,7 +154,7 @@ def test_a_file_can_not_be_carried_in_or_out(
     assert sandbox.outside(sandbox.probe(via, tree.secret, carried)).answer == "ok"
 
 
-def test_a_nameless_file_can_not_be_given_a_name_outside(
+def test_a_nameless_file_cannot_be_given_a_name_outside(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:
     before = Snapshot.of(tree.outside)

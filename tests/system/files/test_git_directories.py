@@ -290,7 +290,7 @@ def test_a_work_tree_is_added_where_every_value_means_the_same(full: SandboxRunn
 
 
 @pytest.mark.parametrize(("key", "value"), _RELATIVE)
-def test_a_repository_stays_where_its_relative_values_are_meant_from(
+def test_a_repository_with_relative_values_cannot_be_moved(
     full: SandboxRunner, key: str, value: str
 ) -> None:
     for place, run in (
@@ -556,7 +556,7 @@ def test_paths_that_an_included_configuration_names_are_protected(full: SandboxR
             assert (nested / "more").read_text() == "[core]\n\thooksPath = tools/hooks\n"
 
 
-def test_a_configuration_that_can_not_be_read_ends_the_start(full: SandboxRunner) -> None:
+def test_a_configuration_that_cannot_be_read_ends_the_start(full: SandboxRunner) -> None:
     nested = made(full, full.tree.project / "nested")
     (nested / "included").write_text("[core]\n")
     (nested / "included").chmod(0)

@@ -399,7 +399,7 @@ def test_directories_above_a_denied_path_cannot_be_renamed(
 @pytest.mark.parametrize(
     "spelling", ["{place}/secret.env", "{place}/./secret.env", "{place}//secret.env"]
 )
-def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
+def test_a_denied_file_that_does_not_exist_yet_cannot_be_made_or_read_later(
     sandbox: SandboxRunner, tree: ProjectTree, spelling: str
 ) -> None:
     place = fill_directory(tree)
@@ -431,9 +431,7 @@ def test_a_deny_with_a_trailing_slash_still_denies(
     assert SECRET not in denied.stdout
 
 
-def test_a_deny_holds_for_every_name_of_the_place(
-    sandbox: SandboxRunner, tree: ProjectTree
-) -> None:
+def test_a_deny_holds_for_every_name_of_the_file(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """A symlink in the deny or in the grant counts as its target."""
     place = fill_directory(tree)
     private = tree.put(place / "private" / "key", SECRET + "\n")

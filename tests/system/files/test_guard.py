@@ -290,7 +290,7 @@ for at, names, files in os.walk("/usr"):
 """
 
 
-def test_a_command_can_not_use_up_the_watches_of_the_user(full: SandboxRunner) -> None:
+def test_a_command_cannot_use_up_the_watches_of_the_user(full: SandboxRunner) -> None:
     most = int(Path("/proc/sys/fs/inotify/max_user_watches").read_text())
     done = full.inside(["cat", "/proc/sys/user/max_inotify_watches"])
     assert done.stdout == f"{most // 2}\n", str(done)

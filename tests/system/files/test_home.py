@@ -95,7 +95,7 @@ def test_secrets_in_the_home_are_unreadable_by_default(
     assert control.stdout.count(SECRET) == len(SECRETS)
 
 
-def test_start_up_files_in_the_home_can_not_be_changed(sandbox: SandboxRunner, home: Path) -> None:
+def test_start_up_files_in_the_home_cannot_be_changed(sandbox: SandboxRunner, home: Path) -> None:
     """C-024: files that a shell, git or an editor runs next time."""
     script = (
         "echo started; for name; do echo evil >> ~/$name; rm -f ~/$name; "
@@ -240,7 +240,7 @@ def test_proc_self_is_readable_at_any_depth(sandbox: SandboxRunner) -> None:
 
 
 @pytest.mark.parametrize("name", ["environ", "mem", "maps", "root/etc/passwd", "cwd/.", "fd/0"])
-def test_other_processes_can_not_be_read_through_proc(
+def test_other_processes_cannot_be_read_through_proc(
     sandbox: SandboxRunner, tester: Tester, name: str
 ) -> None:
     """C-027."""

@@ -129,7 +129,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
     assert 0 not in [ended[session] for session in stood]
 
 
-def test_a_policy_beside_the_work_can_not_rewrite_itself(sandbox: SandboxRunner) -> None:
+def test_a_policy_beside_the_work_cannot_rewrite_itself(sandbox: SandboxRunner) -> None:
     file = sandbox.tree.put(
         sandbox.tree.project / "p.toml",
         '[meta]\ninherit = "read-only"\n[filesystem]\nallow_globs = ["<cwd>/**"]\n',
@@ -410,7 +410,7 @@ def test_shared_memory_and_queues_of_the_user_are_out_of_reach(sandbox: SandboxR
         sandbox.outside(["ipcrm", "-M", "4660", "-Q", "4660", "-S", "4660"])
 
 
-def test_other_terminals_of_the_user_can_not_be_opened(sandbox: SandboxRunner) -> None:
+def test_other_terminals_of_the_user_cannot_be_opened(sandbox: SandboxRunner) -> None:
     """A command could read the keys that are typed into them."""
     script = (
         "import os, pty, sys; print('started', flush=True)\n"

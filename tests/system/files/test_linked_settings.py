@@ -154,9 +154,7 @@ def test_a_link_that_is_made_between_two_runs_counts(full: SandboxRunner, linked
     assert full.inside(["cat", place]).stdout == ""
 
 
-def test_a_directory_that_can_not_be_listed_stops_the_run(
-    full: SandboxRunner, linked: Path
-) -> None:
+def test_a_directory_that_cannot_be_listed_stops_the_run(full: SandboxRunner, linked: Path) -> None:
     shut = full.tester.home / ".aws" / "shut"
     shut.mkdir(mode=0)
     full.tester.give(shut)

@@ -63,7 +63,7 @@ def test_the_configuration_stays_as_it_is_in_a_granted_home(
     assert "evil" in (config / "mine.conf").read_text()
 
 
-def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
+def test_a_configuration_directory_that_does_not_exist_cannot_be_made(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
     need("root", tester.disposable, "the tests do not write the configuration of an ordinary user")
@@ -255,7 +255,7 @@ def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
             aside.rename(link)
 
 
-def test_remembered_plans_can_not_be_written_in_a_granted_home(
+def test_remembered_plans_cannot_be_written_in_a_granted_home(
     sandbox: SandboxRunner, tester: Tester
 ) -> None:
     """A forged plan would be the sandbox of the next run."""
@@ -336,7 +336,7 @@ def test_closed_standard_descriptors_leak_no_other_descriptor(
     ], held
 
 
-def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(
+def test_the_environment_paddock_was_started_with_cannot_be_read_from_its_processes(
     sandbox: SandboxRunner,
 ) -> None:
     """The supervisor still has the variables that the command did not get."""

@@ -257,7 +257,7 @@ def test_concurrent_starts_finish_the_scan_once(full: SandboxRunner) -> None:
     assert len(starts) == 7
 
 
-def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(
+def test_a_scan_that_cannot_be_finished_keeps_the_next_command_from_starting(
     full: SandboxRunner,
 ) -> None:
     killed(full)
@@ -275,7 +275,7 @@ def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(
     assert full.inside(["touch", "ran"]).exit_code == 0
 
 
-def test_a_command_can_not_touch_a_mark(full: SandboxRunner) -> None:
+def test_a_command_cannot_touch_a_mark(full: SandboxRunner) -> None:
     place = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
     script = f"ls {place}; rm -rf {place}; echo x > {place}/x"
     outcome = full.inside(

@@ -55,7 +55,7 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(sandbox: SandboxRunner) 
 
 
 @pytest.mark.parametrize("name", ["", "new", "deep/new"])
-def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
+def test_why_does_not_call_a_read_only_directory_writable(
     sandbox: SandboxRunner, name: str
 ) -> None:
     """`why` does not create a file to find the answer. It reads the modes."""
@@ -96,7 +96,7 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
     assert sandbox.inside(create).answer == "ok"
 
 
-def test_a_program_that_is_not_executable_is_told_from_one_that_is_not_granted(
+def test_why_distinguishes_a_missing_execute_bit_from_a_missing_grant(
     sandbox: SandboxRunner,
 ) -> None:
     plain = sandbox.tree.put(sandbox.tree.project / "plain", "#!/bin/sh\n", mode=0o644)

@@ -120,7 +120,7 @@ def test_events_can_be_seen_as_they_happen(sandbox: SandboxRunner) -> None:
     assert [line.encode() for line in shown] == lines(sandbox.journal)
 
 
-def test_the_start_is_written_even_if_the_program_can_not_start(sandbox: SandboxRunner) -> None:
+def test_the_start_is_written_even_if_the_program_cannot_start(sandbox: SandboxRunner) -> None:
     """C-086."""
     assert sandbox.inside(["no-such-command-anywhere"]).exit_code == 127
     assert sandbox.events()[0]["event"] == "session.start"

@@ -230,7 +230,7 @@ def test_tmpfs_has_the_configured_size(full_tier: Limited, place: str) -> None:
     full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 100, place)))
 
 
-def test_tmp_can_not_be_sized_on_the_disk(limited: Limited) -> None:
+def test_tmp_cannot_be_sized_on_the_disk(limited: Limited) -> None:
     outcome = limited.run(["sh", "-c", "echo started; echo full"], tmp_mb=20)
     if limited.sandbox.tier == "full":
         limited.assert_unharmed(outcome)
@@ -249,7 +249,7 @@ while True:
 CROWD = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full"
 
 
-def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
+def test_a_fork_bomb_is_limited_and_the_host_continues(limited: Limited) -> None:
     """In the full tier the kernel refuses the next process. In the landlock tier the watchdog ends
     the run.
     """
@@ -484,7 +484,7 @@ print('full')
     [(ANONYMOUS, ()), (SHARED, ()), (UNMAPPED, ()), (MANY_SMALL, ()), (FILES, ("/dev/shm",))],
     ids=["anonymous", "shared", "unmapped", "many-small", "files"],
 )
-def test_a_group_of_version_1_holds_memory(
+def test_a_group_of_version_1_limits_memory(
     given: Callable[..., Limited], hog: str, arguments: tuple[str, ...]
 ) -> None:
     limited = given("memory")
@@ -503,7 +503,7 @@ def _empty_shared_memory(sandbox: SandboxRunner) -> None:
                 file.unlink()
 
 
-def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> None:
+def test_a_group_of_version_1_limits_processes(given: Callable[..., Limited]) -> None:
     limited = given("pids")
     outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=3)
     assert outcome.started, str(outcome)

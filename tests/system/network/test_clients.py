@@ -251,7 +251,7 @@ def test_every_denial_of_a_flood_is_in_the_journal(full: SandboxRunner) -> None:
     assert denied == [f"n{number}.flood.example" for number in range(count)]
 
 
-def test_encrypted_connections_are_held_to_the_name_they_ask_for(
+def test_the_name_in_a_tls_hello_has_to_be_the_allowed_name(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     certificate, context = certified
@@ -320,7 +320,7 @@ length) == WANT_READ:
 USER_CANCELED = "1503030002015a"
 
 
-def test_the_second_hello_of_a_handshake_is_held_to_the_name_as_well(
+def test_the_second_tls_hello_has_to_have_the_allowed_name_too(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     """A server that supports none of the offered keys asks for another ClientHello and uses the

@@ -81,7 +81,7 @@ def test_connections_wait_for_the_http_helper_and_the_command_does_not(
         assert "cannot be reached any more: the HTTP helper: it was killed by SIGKILL" in output
 
 
-def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
+def test_the_http_helper_cannot_be_read_and_the_run_outlives_it(full: SandboxRunner) -> None:
     """Its connections are lost, and later ones get an error answer. Other connections continue."""
     script = """
 import socket, sys, urllib.error, urllib.request

@@ -223,7 +223,7 @@ def test_secrets_are_taken_out_of_headers_streams_and_redirections() -> None:
         assert b"location: http://api.paddock.internal/next?t=***" in body
 
 
-def test_an_answer_that_can_not_be_searched_is_not_passed_on() -> None:
+def test_an_answer_that_cannot_be_searched_is_not_passed_on() -> None:
     async def zipped(
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
@@ -325,7 +325,7 @@ def test_a_body_is_not_asked_for_if_it_is_not_allowed() -> None:
         assert [one.body for one in server.asked] == [b"abc"]
 
 
-def test_the_end_of_a_message_can_not_be_moved() -> None:
+def test_the_end_of_a_message_cannot_be_moved() -> None:
     async def twice(
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:

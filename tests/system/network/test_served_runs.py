@@ -161,7 +161,7 @@ def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: SandboxRunner) 
     assert (refused.exit_code, "no route has the name 'other'" in refused.stderr) == (125, True)
 
 
-def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: SandboxRunner) -> None:
+def test_a_client_of_the_proxy_is_served_under_the_same_rules(full: SandboxRunner) -> None:
     """By every protocol of the proxy. By default clients do not use the proxy for routes."""
     need_program("curl")
     ways = (
@@ -522,7 +522,7 @@ def in_turn(commands: Sequence[Sequence[str]]) -> list[Word]:
     return ["sh", "-c", "; ".join(f"{shlex.join(one)} || echo -; echo" for one in commands)]
 
 
-def test_inspected_hosts_are_held_to_paths_by_every_client(
+def test_path_rules_of_inspected_hosts_hold_for_every_client(
     full: SandboxRunner, tmp_path: Path
 ) -> None:
     """HTTP/1.1 and HTTP/2. Requests to a host that is only inspected are journaled. Other hosts

@@ -227,7 +227,7 @@ def test_doctor_fails_on_a_kernel_without_landlock(sandbox: SandboxRunner) -> No
 @pytest.mark.parametrize(
     "options", [("--no-landlock", "38"), ("--landlock-abi", "1"), ("--landlock-abi", "5")]
 )
-def test_mounts_hold_the_files_where_landlock_can_not(
+def test_mounts_enforce_file_rules_without_landlock(
     full: SandboxRunner, options: tuple[Word, ...]
 ) -> None:
     prefix = older(full, *options)

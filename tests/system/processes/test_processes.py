@@ -240,7 +240,7 @@ def test_command_cannot_signal_the_supervisor(sandbox: SandboxRunner) -> None:
 
 
 @pytest.mark.parametrize("act", ["signal", "pidfd-signal"])
-def test_a_process_outside_can_not_be_signalled(
+def test_a_process_outside_cannot_be_signalled(
     sandbox: SandboxRunner, tester: Tester, act: str
 ) -> None:
     """Landlock scope (C-028)."""
@@ -260,7 +260,7 @@ def test_processes_inside_can_signal_each_other(sandbox: SandboxRunner) -> None:
 @pytest.mark.parametrize(
     "act", [("trace",), ("vm-read", "0x400000")], ids=["ptrace", "process_vm_readv"]
 )
-def test_a_process_outside_can_not_be_traced(
+def test_a_process_outside_cannot_be_traced(
     sandbox: SandboxRunner, tester: Tester, act: tuple[str, ...]
 ) -> None:
     """C-032, and again with the filter off: the Landlock domain alone forbids it."""
@@ -277,7 +277,7 @@ def test_a_process_outside_can_not_be_traced(
 UNIX = ("--socket", "unix")
 
 
-def test_unix_sockets_can_not_be_made_unless_asked_for(sandbox: SandboxRunner) -> None:
+def test_unix_sockets_cannot_be_made_unless_asked_for(sandbox: SandboxRunner) -> None:
     """One socket of the user (D-Bus, docker, tmux) is as powerful as a shell outside."""
     address = str(sandbox.tree.outside / "socket")
     with outside_targets.listening(address) as listener:
@@ -296,7 +296,7 @@ def test_unix_sockets_can_not_be_made_unless_asked_for(sandbox: SandboxRunner) -
     [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET],
     ids=lambda kind: kind.name,
 )
-def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
+def test_a_pair_of_sockets_cannot_be_turned_to_a_socket_outside(
     sandbox: SandboxRunner, act: str, kind: socket.SocketKind
 ) -> None:
     """socketpair needs no socket(2), and a datagram end takes any address."""
@@ -328,7 +328,7 @@ def test_pairs_of_sockets_work(sandbox: SandboxRunner) -> None:
 @pytest.mark.parametrize(
     "kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"]
 )
-def test_an_abstract_socket_outside_can_not_be_reached(
+def test_an_abstract_socket_outside_cannot_be_reached(
     sandbox: SandboxRunner, kind: socket.SocketKind, flags: tuple[str, ...]
 ) -> None:
     """The Landlock scope holds if the family is open."""

@@ -367,7 +367,7 @@ def test_the_filter_and_no_new_privs_are_on(sandbox: SandboxRunner) -> None:
     assert "Seccomp:\t0\n" in control
 
 
-def test_limits_of_a_process_outside_can_not_be_changed(sandbox: SandboxRunner) -> None:
+def test_limits_of_a_process_outside_cannot_be_changed(sandbox: SandboxRunner) -> None:
     """A command could end the supervisor by a CPU limit, or stop the journal by a file size
     limit.
     """

@@ -258,7 +258,7 @@ os.execv("/bin/bash", sys.argv[2:])
         (15, "open", "-bash", 0),
     ],
 )  # fmt: skip
-def test_a_shell_that_can_not_be_closed_in_is_not_started(
+def test_a_shell_that_cannot_be_closed_in_is_not_started(
     full: SandboxRunner, layers: int, on_failure: str, name: str, code: int
 ) -> None:
     """C-105. The kernel allows 16 Landlock layers. The sandbox uses one, and the caller of the

@@ -231,7 +231,7 @@ def test_a_selection_brings_the_directories_it_needs_and_nothing_else(cow: Cow) 
     assert cow.diff() == {}
 
 
-def test_where_another_file_system_is_mounted_nothing_is_applied(cow: Cow) -> None:
+def test_apply_skips_paths_on_another_file_system(cow: Cow) -> None:
     cow.put("sub/f", "1\n")
     session = cow.session("echo 2 > sub/f; echo 2 > sub/new; echo 2 > own.txt")
     script = cow.bench.script(SUPPORT / "overlay.py")

@@ -112,7 +112,7 @@ def test_a_copied_up_unchanged_file_is_no_change(cow: Cow) -> None:
     assert cow.diff() == {}
 
 
-def test_a_command_can_not_forge_the_marks_of_the_overlay(cow: Cow) -> None:
+def test_a_command_cannot_forge_the_marks_of_the_overlay(cow: Cow) -> None:
     cow.put("d/precious", "mine\n")
     cow.session(
         "touch d/new; python3 -c \"import os; os.setxattr('d', 'user.overlay.opaque', b'y')\";"

@@ -43,7 +43,7 @@ def test_the_function_gets_the_question_and_gives_the_answer() -> None:
     assert seen == [question()]
 
 
-def test_a_slow_answer_holds_up_no_other() -> None:
+def test_a_slow_answer_delays_no_other() -> None:
     release = threading.Event()
 
     def decide(one: Question) -> Verdict:

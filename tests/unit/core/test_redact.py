@@ -82,7 +82,7 @@ def test_nothing_that_is_executed_is_taken_out_of_a_command(line: str) -> None:
     assert "evil" in Redactor().all_of(["sh", "-c", line])[2]
 
 
-def test_a_word_is_hidden_as_a_whole_or_up_to_what_is_executed() -> None:
+def test_a_word_is_redacted_as_a_whole_or_up_to_its_executed_part() -> None:
     command = Redactor().command
     assert command("password='hun;ter2' x") == f"password={MARK} x"
     assert command("password=hunter2$(x)") == f"password={MARK}$(x)"

@@ -161,7 +161,7 @@ def test_a_directory_outside_is_an_error_and_nothing_runs(fake: FakeWsl, cwd: st
     assert fake.argv == []
 
 
-def test_a_process_that_can_not_be_ended_is_reported(fake: FakeWsl) -> None:
+def test_a_process_that_cannot_be_ended_is_reported(fake: FakeWsl) -> None:
     async def look() -> None:
         executor = WslExecutor(
             workspace=r"C:\ws", automount=str(fake.directory / "mnt"), program=str(fake.program)

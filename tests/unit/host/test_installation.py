@@ -56,7 +56,7 @@ def test_no_name_lies_below_another() -> None:
     assert list(paths) == sorted(paths)
 
 
-def test_a_file_that_this_user_can_not_change_is_left_out(
+def test_a_file_that_this_user_cannot_change_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(installation, "_is_ours", lambda path: False)

@@ -277,7 +277,7 @@ def test_every_file_that_was_read_is_an_input_of_the_plan(dirs: UserDirs) -> Non
         assert looked.files[str(absent)] is None
 
 
-def test_a_file_that_can_not_be_read_is_an_error(dirs: UserDirs) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(dirs: UserDirs) -> None:
     os.mkfifo(dirs.work / "yarn.lock")
     with pytest.raises(PolicyError, match="not a regular file, and a package manager reads it"):
         found(dirs, "npm")

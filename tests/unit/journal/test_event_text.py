@@ -31,7 +31,7 @@ def test_a_start_event_shows_user_directory_and_applied_policy() -> None:
     )
 
 
-def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
+def test_an_exceeded_limit_shows_its_name_and_mechanism() -> None:
     raw = next(raw for raw in EVENTS.read_text().splitlines() if '"limit.exceeded"' in raw)
     shown = line(Event(file="f", line=3, raw=raw.encode(), fields=json.loads(raw)))
     assert shown == (
@@ -47,7 +47,7 @@ def test_means_of_two_words_stay_one_value() -> None:
     )
 
 
-def test_a_value_can_not_forge_a_field() -> None:
+def test_a_value_cannot_forge_a_field() -> None:
     """C-095"""
     shown = line(event(event="session.start", cwd="/a event=FAKE\n[2026-01-01 00:00:00] user=root"))
     assert "\n" not in shown

@@ -103,7 +103,7 @@ def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(
     assert remedy in refusal.value.hint
 
 
-def test_without_require_enforced_a_missing_layer_is_named_and_the_rest_held() -> None:
+def test_without_require_enforced_a_missing_layer_is_named_and_others_apply() -> None:
     """F-108"""
     relaxed = replace(
         SIMPLE, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source()))
@@ -140,7 +140,7 @@ def test_default_values_need_no_enforcement() -> None:
     assert any("the network is not restricted" in notice.text for notice in plan.notices)
 
 
-def test_no_new_privs_can_not_be_off_alone() -> None:
+def test_no_new_privs_cannot_be_off_alone() -> None:
     """C-051"""
     with pytest.raises(PolicyError, match="no-new-privs cannot be off while landlock is on"):
         compile_plan(replace(SIMPLE, off=(Switch.NO_NEW_PRIVS,)), HOST)

@@ -151,7 +151,7 @@ UNHELD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("part", "named"), UNHELD, ids=[named for _, named in UNHELD])
-def test_a_key_that_a_container_does_not_hold_is_refused_by_name(
+def test_a_key_that_a_container_does_not_enforce_is_refused_by_name(
     part: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(PolicyError, match=f"a container does not enforce {named}.*"):
@@ -174,7 +174,7 @@ def test_unix_sockets_are_allowed_unless_a_foreign_namespace_is_joined() -> None
         assert ("unix" in plan.seccomp.sockets) == unix
 
 
-def test_an_ordinary_user_is_told_what_needs_root() -> None:
+def test_an_error_names_the_keys_that_need_root() -> None:
     """C-001"""
     with pytest.raises(PolicyError, match=r"p\.toml:3: netns needs root"):
         compile_container(policy(settings={"netns": "blue"}), FULL, ALONE)
@@ -220,7 +220,7 @@ def test_undroppable_groups_and_equal_users_are_reported() -> None:
     )
 
 
-def test_a_limit_that_is_held_by_a_group_does_not_take_the_command_out_of_another() -> None:
+def test_a_limit_that_needs_a_group_is_refused_beside_a_configured_group() -> None:
     groups = {"cgroup": ("/sys/fs/cgroup/a",)}
     with pytest.raises(PolicyError, match=r"limits\.processes would move the command out"):
         compiled(settings=groups, limits=(Limit(name="processes", value=9, source=source(3)),))

@@ -37,7 +37,7 @@ def warnings(plan: Plan) -> list[str]:
         ("/etc/ssl/cert.pem", "/etc/ssl/cert.pem"),
     ],
 )
-def test_a_subtree_and_a_single_file_are_held_exactly(pattern: str, path: str) -> None:
+def test_a_subtree_and_a_single_file_are_enforced_exactly(pattern: str, path: str) -> None:
     """F-097, F-098"""
     plan = compile_plan(policy(files(grant(Access.READ, pattern))), HOST)
     assert paths(plan) == [path]
@@ -47,7 +47,7 @@ def test_a_subtree_and_a_single_file_are_held_exactly(pattern: str, path: str) -
 @pytest.mark.parametrize(
     ("pattern", "path"), [("/srv/src/**/*.py", "/srv/src"), ("/etc/*.conf", "/etc")]
 )
-def test_a_widened_read_names_both_the_pattern_and_what_is_held(pattern: str, path: str) -> None:
+def test_a_widened_read_names_the_pattern_and_the_enforced_path(pattern: str, path: str) -> None:
     """F-099, F-100"""
     plan = compile_plan(policy(files(grant(Access.READ, pattern, line=4))), HOST)
     assert paths(plan) == [path]
@@ -114,7 +114,7 @@ def test_a_sibling_with_the_same_beginning_is_not_inside() -> None:
     assert held(compile_plan(policy(asked), HOST), "/srv/proj").except_ == ()
 
 
-def test_a_deny_that_landlock_can_not_hold_stops_the_run_with_its_line() -> None:
+def test_a_deny_that_landlock_cannot_enforce_stops_the_run_with_its_line() -> None:
     asked = files(grant(Access.ALLOW, "/srv/tree/**"), denies=(deny("**/.env", line=12),))
     with pytest.raises(
         PolicyError,
@@ -123,7 +123,7 @@ def test_a_deny_that_landlock_can_not_hold_stops_the_run_with_its_line() -> None
         compile_plan(policy(asked), HOST)
 
 
-def test_without_require_enforced_the_unheld_deny_is_said_and_not_dropped_in_silence() -> None:
+def test_without_require_enforced_an_unenforced_deny_gives_a_warning() -> None:
     asked = files(
         grant(Access.ALLOW, "/srv/tree/**"),
         denies=(deny("**/.env"),),
@@ -139,7 +139,7 @@ def test_without_require_enforced_the_unheld_deny_is_said_and_not_dropped_in_sil
     ]
 
 
-def test_a_wildcard_deny_that_no_grant_meets_is_held_by_granting_nothing() -> None:
+def test_a_wildcard_deny_outside_every_grant_needs_no_rule() -> None:
     asked = files(grant(Access.READ, "/usr/**"), denies=(deny("/srv/*/key"),))
     assert held(compile_plan(policy(asked), HOST), "/usr").except_ == ()
 

@@ -83,7 +83,7 @@ def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
     assert compile_plan(asked, HOST).gate is None
 
 
-def test_layers_that_the_gate_needs_can_not_be_off_or_missing() -> None:
+def test_layers_that_the_gate_needs_cannot_be_off_or_missing() -> None:
     with pytest.raises(PolicyError, match=r"--off seccomp: the exec rules \(p\.toml:3\)"):
         compile_plan(replace(RULED, off=(Switch.SECCOMP,)), HOST)
     with pytest.raises(HostError, match=r"p\.toml:3: exec rules need seccomp user notification"):

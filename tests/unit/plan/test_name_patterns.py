@@ -50,7 +50,7 @@ def test_a_deny_of_a_profile_is_searched_in_projects_and_not_in_tools() -> None:
     assert laid(asked).denied == (f"{WS}/**/.env", "/srv/app/**/.env")
 
 
-def test_what_profiles_grant_of_the_home_is_searched_but_for_toolchains_and_caches() -> None:
+def test_profile_grants_in_the_home_are_searched_except_toolchains_and_caches() -> None:
     read = [
         builtin_grant(Access.READ, f"/home/ada/{name}")
         for name in (".config/nvim/**", ".bashrc", ".pyenv/**")

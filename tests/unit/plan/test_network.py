@@ -199,7 +199,7 @@ def test_host_network_is_unrestricted_with_a_notice(dirs: UserDirs) -> None:
 @pytest.mark.parametrize(
     "more", ["allowed_hosts = ['x']", "denied_hosts = ['x']", "allowed_local_ports = [80]"]
 )
-def test_a_key_that_an_open_network_does_not_hold_is_refused(dirs: UserDirs, more: str) -> None:
+def test_a_key_that_an_open_network_does_not_enforce_is_refused(dirs: UserDirs, more: str) -> None:
     with pytest.raises(
         PolicyError, match=r'p\.toml:3: network\.mode = "host" does not filter hosts'
     ):
@@ -244,7 +244,7 @@ def test_supervised_connect_is_refused_if_its_layer_is_off(dirs: UserDirs, switc
         ("default = 'ask'", "p.toml:3: the landlock tier cannot ask about hosts"),
     ],
 )
-def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
+def test_a_rule_that_supervised_connect_does_not_enforce_names_its_line(
     dirs: UserDirs, line: str, message: str
 ) -> None:
     asked = written(dirs, f"[network]\nallowed_hosts = ['x']\n{line}\n")

@@ -124,7 +124,7 @@ def test_a_deny_is_carved_out_of_every_grant() -> None:
         ),
     ],
 )
-def test_a_rule_that_no_shell_can_hold_is_an_error_with_its_line(
+def test_a_rule_that_no_shell_can_enforce_is_an_error_with_its_line(
     values: dict[str, Any], where: str, text: str
 ) -> None:
     with pytest.raises(PolicyError) as error:

@@ -42,7 +42,7 @@ def test_a_person_may_name_a_weaker_one() -> None:
     assert plan == compile_plan(SIMPLE, HOST)
 
 
-def test_a_tier_that_can_not_be_had_is_an_error_with_the_step_that_failed() -> None:
+def test_a_tier_that_cannot_be_had_is_an_error_with_the_step_that_failed() -> None:
     with pytest.raises(HostError, match=r"--tier full needs .*\(user namespace: EPERM\)"):
         compile_plan(replace(SIMPLE, tier=Tier.FULL), HOST)
 
@@ -91,7 +91,7 @@ def test_a_deny_that_is_needed_still_stops_the_landlock_tier_also_beside_an_opti
 
 
 @pytest.mark.parametrize("abi", [0, 1, 3, 5])
-def test_mounts_hold_what_an_older_landlock_leaves_open(abi: int) -> None:
+def test_mounts_enforce_rules_that_an_older_landlock_lacks(abi: int) -> None:
     plan = compile_plan(SIMPLE, replace(FULL, landlock_abi=abi, landlock_errno=None))
     assert plan.files
     assert (plan.landlock is not None) == (abi >= 2), (
@@ -195,7 +195,7 @@ def test_limits_go_into_the_plan_and_the_size_of_tmp_to_the_namespaces() -> None
     assert plan.rlimits == {"core": 1}
 
 
-def test_a_size_of_tmp_that_can_not_be_held_is_refused_with_its_line() -> None:
+def test_an_unenforceable_size_of_tmp_is_refused_with_its_line() -> None:
     limited = replace(SIMPLE, limits=(limit("tmp_mb", 512, line=8),))
     with pytest.raises(HostError, match=r"limits\.tmp_mb \(p\.toml:8\)"):
         compile_plan(limited, HOST)

@@ -104,7 +104,7 @@ def test_an_invalid_pattern_is_refused(pattern: str) -> None:
         Glob.parse(pattern)
 
 
-def test_dots_inside_a_name_are_not_a_way_up() -> None:
+def test_dots_inside_a_name_are_not_parent_steps() -> None:
     assert Glob.parse("/a/..b/c..").text == "/a/..b/c.."
 
 

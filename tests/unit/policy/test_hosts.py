@@ -120,7 +120,7 @@ METADATA = (
 
 
 @pytest.mark.parametrize("written", METADATA)
-def test_metadata_can_not_be_allowed_and_may_be_denied(written: str) -> None:
+def test_metadata_cannot_be_allowed_and_may_be_denied(written: str) -> None:
     """F-133 F-134"""
     with pytest.raises(PolicyError, match="always denied"):
         allowed_host(written, LINE)

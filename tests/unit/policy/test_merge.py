@@ -164,7 +164,7 @@ SECRETS = (
 )
 
 
-def test_secrets_are_held_back(dirs: UserDirs) -> None:
+def test_variables_with_secrets_are_removed(dirs: UserDirs) -> None:
     """C-046, C-047."""
     policy = dirs.load()
     assert passes(policy, "PATH")

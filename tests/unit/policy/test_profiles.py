@@ -231,7 +231,7 @@ def test_a_variable_that_programs_need_passes(dirs: UserDirs, variable: str) -> 
     assert not any(component_matches(deny.value, variable) for deny in env.deny)
 
 
-def test_no_pass_of_a_profile_is_held_back_by_its_own_denies(dirs: UserDirs) -> None:
+def test_no_env_pass_of_a_profile_is_denied_by_the_profile(dirs: UserDirs) -> None:
     env = load(dirs, "dev").env
     for entry in env.pass_:
         assert not any(component_matches(deny.value, entry.value) for deny in env.deny), entry.value

@@ -127,7 +127,7 @@ def test_absent_and_empty_lists_stay_different_in_toml(dirs: UserDirs) -> None:
     assert again(dirs, empty) == empty
 
 
-def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(
+def test_an_optional_deny_keeps_its_mark_and_a_required_one_wins(
     dirs: UserDirs,
 ) -> None:
     text = to_toml(

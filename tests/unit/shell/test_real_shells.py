@@ -103,7 +103,7 @@ def test_a_command_inside_a_quoted_word_is_not_allowed_silently(line: str) -> No
     assert action(line) is not Action.ALLOW
 
 
-def test_the_model_is_told_which_shell_it_has() -> None:
+def test_tool_description_names_the_shell() -> None:
     assert "Run a bash command line" in policy().spec("bash").description
     assert "Bash is not available" in policy(Dialect.SH).spec("bash").description
 
@@ -156,7 +156,7 @@ def test_no_program_runs_that_the_judge_did_not_list(
     assert ran > LINES // 10, "the control: programs were really started"
 
 
-def test_the_environment_gives_no_word_of_a_line_another_meaning(tmp_path: Path) -> None:
+def test_the_environment_does_not_change_the_meaning_of_a_line(tmp_path: Path) -> None:
     startup = tmp_path / "startup"
     startup.write_text("echo startup\nls() { echo function; }\n")
     environment = {

@@ -58,7 +58,7 @@ def test_secrets_are_removed() -> None:
     )
 
 
-def test_a_program_is_shown_in_a_command_that_can_not_be_read() -> None:
+def test_a_program_is_shown_in_a_command_that_cannot_be_read() -> None:
     line = "exec -a token: ./evil1; coproc true"
     assert started(line) is None
     assert shown_command(line, Redactor(), cwd="/w") == line

@@ -82,7 +82,7 @@ def test_a_name_that_is_no_text_is_an_error_result(tmp_path: Path, name: Any) ->
     )
 
 
-def test_arguments_that_can_not_be_written_down_are_no_exception(tmp_path: Path) -> None:
+def test_arguments_that_cannot_be_written_down_are_no_exception(tmp_path: Path) -> None:
     circle: dict[Any, Any] = {"a": 1, 2: "b"}
     circle["c"] = circle
     deep: list[Any] = []
@@ -237,7 +237,7 @@ def test_each_call_is_journaled(tmp_path: Path) -> None:
     assert SECRET not in repr(journal.events)
 
 
-def test_the_journal_holds_what_a_line_starts(tmp_path: Path) -> None:
+def test_the_journal_names_the_programs_of_a_line(tmp_path: Path) -> None:
     journal = Recorded()
     made = tools(lenient(tmp_path), executor=Echo(), recorder=journal, log_all_commands=True)
     for line in ("x=https://a:$(./evil)@b", "exec -a token: ./evil1"):
@@ -259,7 +259,7 @@ def test_all_commands_are_logged_on_request_and_never_their_secrets(tmp_path: Pa
     assert journal.events[0]["subject"] == ["echo [redacted] --token [redacted]"]
 
 
-def test_a_call_that_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_journaled_is_not_done(tmp_path: Path) -> None:
     executor = Echo()
     made = tools(lenient(tmp_path), executor=executor, recorder=Recorded(room=0))
     for result in (
@@ -478,7 +478,7 @@ def test_a_signature_says_which_arguments_are_paths(tmp_path: Path) -> None:
     assert call(made, "find", what="/not/there").content == "/not/there None", "the control"
 
 
-def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
+def test_the_question_names_what_cannot_be_judged(tmp_path: Path) -> None:
     asked = ToolCall(
         name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}}
     )

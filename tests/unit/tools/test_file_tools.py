@@ -344,7 +344,7 @@ def test_a_listing_is_bounded(tmp_path: Path) -> None:
     assert (len(listing.entries), listing.truncated) == (12, True)
 
 
-def test_thousands_of_swaps_and_nothing_is_written_outside(tmp_path: Path) -> None:
+def test_thousands_of_swaps_lead_no_write_outside(tmp_path: Path) -> None:
     """A-175, for writing: a directory of the path is a link to another directory every other
     moment.
     """

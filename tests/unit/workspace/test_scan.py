@@ -10,7 +10,7 @@ import pytest
 from paddock.workspace.scan import _marks_of
 
 
-def test_attributes_that_can_not_be_read_are_an_error(tmp_path: Path) -> None:
+def test_attributes_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
     unreadable = os.open(tmp_path, os.O_PATH)
     try:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -112,7 +112,7 @@ def test_a_diff_of_hostile_texts_takes_little_time(words: str) -> None:
     assert count(lines)[0] > MAX_EDITS
 
 
-def test_binary_is_what_holds_a_nul_near_its_beginning() -> None:
+def test_a_text_with_a_nul_near_its_beginning_is_binary() -> None:
     assert is_binary(b"a\0")
     assert not is_binary(b"a" * 9000 + b"\0")
     assert not is_binary("ä".encode("latin-1"))

@@ -14,7 +14,7 @@ KEPT = sorted(Path(__file__).with_name("kept").glob("*.json"))
 
 
 @pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.stem)
-def test_a_program_that_once_escaped_is_held(machine: Machine, kept: Path) -> None:
+def test_a_program_that_once_escaped_does_not_escape(machine: Machine, kept: Path) -> None:
     program = Program.from_json(kept.read_text())
     assert machine.play(program, sandboxed=False), "the control: without the sandbox it fires"
     result = machine.play(program)

@@ -100,7 +100,7 @@ def test_no_fault_of_doctor_leaves_a_scan_unfinished_without_a_message(killed: K
     table.check()
 
 
-def test_doctor_says_that_a_scan_can_not_be_finished(killed: Killed) -> None:
+def test_doctor_says_that_a_scan_cannot_be_finished(killed: Killed) -> None:
     killed.put_back()
     killed.mark.write_bytes(killed.content[:100])
     outcome = killed.scene.full.outside([killed.scene.full.installation.paddock, "doctor"])

@@ -118,9 +118,7 @@ def test_a_pair_is_remembered_once_and_only_as_a_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"/a\0/r", b"/a\0", b"nonsense"])
-def test_a_store_cut_short_is_an_error_and_not_half_believed(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_a_truncated_store_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "worktrees").write_bytes(content)
     with pytest.raises(Exception, match="truncated"):
         Links.read(str(tmp_path), os.getuid())

@@ -96,7 +96,7 @@ def test_files_that_were_read_are_recorded_with_their_state(tmp_path: Path) -> N
     assert plain.files[f"{main}/.git/commondir"] is None, "what is absent may appear"
 
 
-def test_a_file_that_can_not_be_read_as_git_would_stops_the_run(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_as_git_would_stops_the_run(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(PolicyError, match="longer than"):
         FileSnapshot().text(str(tmp_path / "long"))

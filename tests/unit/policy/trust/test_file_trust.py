@@ -286,7 +286,7 @@ def test_a_trusted_text_at_another_path_needs_trust(dirs: UserDirs) -> None:
     assert not is_trusted(str(other), dirs.origin)
 
 
-def test_a_file_others_could_write_can_not_be_trusted(dirs: UserDirs) -> None:
+def test_a_file_others_could_write_cannot_be_trusted(dirs: UserDirs) -> None:
     path = dirs.file("p.toml", PROJECT)
     path.chmod(0o666)
     with pytest.raises(PolicyError, match="writable by others"):

@@ -96,7 +96,7 @@ def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_i
     assert JournalHistory.read(state).paths == (str(made),)
 
 
-def test_a_journal_that_can_not_be_seen_is_not_gone(
+def test_a_journal_that_cannot_be_seen_is_not_gone(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hidden = "/hidden/journal"
