@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests.support.features import need, need_program, need_root
 from tests.support.fence import Fence
 from tests.support.syscalls import AI_AGENT_FLOOR, CALLS, STRICT_ADDS, Call, numbers
-from tests.support.tester import Outcome
+from tests.support.test_tree import Ground, laid_out
+from tests.support.tester import Outcome, Tester
 
 NUMBERS = numbers()
 HERE = [call for call in CALLS if call.name in NUMBERS]
@@ -26,6 +28,13 @@ CLONE_NEW = {
     "NEWNET": 0x40000000,
 }
 TIOCSTI, TIOCLINUX, TIOCGWINSZ = 0x5412, 0x541C, 0x5413
+
+
+@pytest.fixture(scope="module", name="ground")
+def _ground(tester: Tester) -> Iterator[Ground]:
+    """One for all: these tests ask about calls, and a plan is compiled once for each program."""
+    with laid_out(tester) as ground:
+        yield ground
 
 
 def ask_each(
@@ -119,11 +128,11 @@ def test_a_blocked_call_is_an_error_and_the_program_goes_on(fence: Fence) -> Non
 
 def test_an_unknown_call_is_refused_before_anything_runs(fence: Fence) -> None:
     """C-014, C-044."""
-    refused = fence.inside(fence.probe("mkdir", "made"), "--block", "ptrce")
+    refused = fence.inside(fence.probe("mkdir", "other"), "--block", "ptrce")
     assert refused.exit_code == 125, str(refused)
     assert "ptrace" in refused.stderr, str(refused)
-    assert not (fence.ground.project / "made").exists()
-    assert fence.inside(fence.probe("mkdir", "made"), "--block", "lookup_dcookie").answer == "ok"
+    assert not (fence.ground.project / "other").exists()
+    assert fence.inside(fence.probe("mkdir", "other"), "--block", "lookup_dcookie").answer == "ok"
 
 
 # ---- foreign ABIs (C-042)
