@@ -209,14 +209,14 @@ def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     # These are a debugger's.
     more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
     flags = ["--quiet", *(["--write", "/proc/**"] if "mem" in name else [])]
-    assert (
-        lost(
-            gate,
-            run,
-            gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S),
-        )
-        > 0
-    )
+    # On a busy machine all calls of a race may be denied, so it is run until one of them starts.
+    for _ in range(MOST_RUNS):
+        outcome = gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S)
+        if lost(gate, run, outcome):
+            return
+        for file in gate.fence.journal.iterdir():
+            file.unlink()
+    raise NeverHappened(f"{name}: {MOST_RUNS} runs, the last one: {outcome}")
 
 
 def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(fence: Fence) -> None:
