@@ -1,8 +1,8 @@
 """The order in which test files start.
 
 Each worker takes the next whole file. A long file that starts last keeps one worker busy while the
-other one waits, so the longest files start first. The seconds are CPU time plus known waits, scaled
-to a quiet machine; they only have to be right in relation to each other.
+other one waits, so the longest files start first. The seconds are estimates: CPU time measured on a
+busy machine times 0.7, plus a guessed wait. They only have to be right in relation to each other.
 """
 
 from __future__ import annotations
