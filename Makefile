@@ -39,8 +39,9 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 
 # Each worker has a tester of its own, which only root can make. A worker takes whole files, the
 # longest first (tests/support/longest_first.py), so that all workers end together. Tests also wait
-# for timers and disks, so there is one worker more than processors.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# for timers and disks: there are two workers more than processors. How many are best on a quiet
+# machine is not measured.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 # Side by side: the end of a release build keeps one processor busy.

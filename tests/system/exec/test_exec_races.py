@@ -211,14 +211,14 @@ def test_no_unjudged_program_runs(gate: Gate, name: str) -> None:
     # A debugger needs these calls.
     more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
     flags = ["--quiet", *(["--write", "/proc/**"] if "mem" in name else [])]
-    assert (
-        lost(
-            gate,
-            run,
-            gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S),
-        )
-        > 0
-    )
+    # On a busy machine all calls of a race may be denied, so it is run until one of them starts.
+    for _ in range(MOST_RUNS):
+        outcome = gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S)
+        if lost(gate, run, outcome):
+            return
+        for file in gate.sandbox.journal.iterdir():
+            file.unlink()
+    raise NeverHappened(f"{name}: {MOST_RUNS} runs, the last one: {outcome}")
 
 
 def test_the_judged_loader_runs_also_without_file_rules(

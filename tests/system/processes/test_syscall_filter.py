@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from tests.support.features import need, need_program, need_root
 from tests.support.sandbox import SandboxRunner
 from tests.support.syscalls import AI_AGENT_FLOOR, CALLS, STRICT_ADDS, Call, numbers
-from tests.support.tester import Outcome
+from tests.support.tree import ProjectTree, laid_out
+from tests.support.tester import Outcome, Tester
 
 NUMBERS = numbers()
 HERE = [call for call in CALLS if call.name in NUMBERS]
@@ -26,6 +28,13 @@ CLONE_NEW = {
     "NEWNET": 0x40000000,
 }
 TIOCSTI, TIOCLINUX, TIOCGWINSZ = 0x5412, 0x541C, 0x5413
+
+
+@pytest.fixture(scope="module", name="tree")
+def _tree(tester: Tester) -> Iterator[ProjectTree]:
+    """One for all: these tests ask about calls, and a plan is compiled once for each program."""
+    with laid_out(tester) as tree:
+        yield tree
 
 
 def ask_each(
@@ -125,12 +134,12 @@ def test_a_blocked_call_is_an_error_and_the_program_goes_on(sandbox: SandboxRunn
 
 def test_an_unknown_call_is_refused_before_anything_runs(sandbox: SandboxRunner) -> None:
     """C-014, C-044."""
-    refused = sandbox.inside(sandbox.probe("mkdir", "made"), "--block", "ptrce")
+    refused = sandbox.inside(sandbox.probe("mkdir", "other"), "--block", "ptrce")
     assert refused.exit_code == 125, str(refused)
     assert "ptrace" in refused.stderr, str(refused)
-    assert not (sandbox.tree.project / "made").exists()
+    assert not (sandbox.tree.project / "other").exists()
     assert (
-        sandbox.inside(sandbox.probe("mkdir", "made"), "--block", "lookup_dcookie").answer == "ok"
+        sandbox.inside(sandbox.probe("mkdir", "other"), "--block", "lookup_dcookie").answer == "ok"
     )
 
 
