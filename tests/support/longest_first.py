@@ -28,6 +28,7 @@ SECONDS = {
     "system/exec/test_exec_races.py": 25,
     "system/workspace/test_histories.py": 20,
     "system/files/test_tool_calls.py": 20,
+    "system/files/test_judged_calls.py": 20,
     "system/approvals/test_approvals_page.py": 15,
     "system/network/test_served_runs.py": 15,
     "system/exec/test_ways_around.py": 15,
