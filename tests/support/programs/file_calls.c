@@ -213,7 +213,7 @@ void do_fifo_rendezvous(void)
 {
     pthread_t thread;
     int error = 0;
-    if (mkfifo("f", 0600) < 0) {
+    if (mkfifo("f", 0600) < 0 || chmod("f", 0600) < 0) {
         say("mkfifo");
         say_result(-1);
         return;
@@ -240,7 +240,7 @@ void do_fifo_rendezvous(void)
 /* A signal ends an open that waits. */
 void do_interrupted_open(void)
 {
-    if (mkfifo("f", 0600) < 0) {
+    if (mkfifo("f", 0600) < 0 || chmod("f", 0600) < 0) {
         say("mkfifo");
         say_result(-1);
         return;
