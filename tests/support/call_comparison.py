@@ -104,16 +104,22 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--shown", type=int, default=3)
-    parser.add_argument("prefix", nargs="*")
-    chosen = parser.parse_args()
+    own, prefix = _parted(sys.argv[1:])
+    chosen = parser.parse_args(own)
     sequences = Sequences(
         first=chosen.seeds[0], count=chosen.seeds[1], steps=chosen.steps,
         without=tuple(chosen.without),
     )  # fmt: skip
     words = sequences.words(chosen.program, chosen.directory)
-    found = differences(_output(words), _output([*chosen.prefix, *words]))
+    found = differences(_output(words), _output([*prefix, *words]))
     print(report(found, shown=chosen.shown) if found else "no difference")
     return 1 if found else 0
+
+
+def _parted(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words before ``--``, and those after it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
 
 
 def _output(words: Sequence[str]) -> str:
