@@ -39,9 +39,8 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 
 # Each worker has a tester of its own, which only root can make. A worker takes whole files, the
 # longest first (tests/support/longest_first.py), so that all workers end together. Tests also wait
-# for timers and disks: there are two workers more than processors. How many are best on a quiet
-# machine is not measured.
-WORKERS ?= $(shell expr $$(nproc) + 2)
+# for timers and disks, so there is one worker more than processors.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 # Side by side: the end of a release build keeps one processor busy.
@@ -55,12 +54,15 @@ test-rust:
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
-# HTTP, new texts for shells, long exec races. STRESS=1 is a short run of each (CI).
+# HTTP, new texts for shells, long exec races, new calls on files. STRESS=1 is a short run of each
+# (CI).
 STRESS ?= 20
 PLAYED := tests/system/files/aftermath/test_random_programs.py
 STRESSED := tests/system/files/faults $(PLAYED)::test_nothing_planted_runs_and_no_secret_leaves \
   tests/system/network/test_protocol.py tests/unit/shell/test_random_texts.py \
-  tests/system/exec/test_exec_races.py::test_no_unjudged_program_runs
+  tests/system/exec/test_exec_races.py::test_no_unjudged_program_runs \
+  tests/system/files/test_judged_calls.py::test_file_calls_answer_as_without_paddock
+
 stress: setup
 	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s $(STRESSED)
 

@@ -32,6 +32,7 @@ SECONDS = {
     "system/exec/test_ways_around.py": 16,
     "system/exec/test_real_programs.py": 16,
     "system/files/test_later_runs.py": 15,
+    "system/files/test_judged_calls.py": 20,
     "system/shells/test_interception.py": 15,
     "system/workspace/test_histories.py": 15,
     "system/files/test_deep_trees.py": 14,

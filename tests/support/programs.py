@@ -33,6 +33,7 @@ class Programs:
     racer: Path
     naive: Path
     caller: Path  # a network client that resolves names itself
+    file_calls: Path  # random system calls on files
 
 
 def build(directory: Path) -> Programs:
@@ -57,12 +58,14 @@ def build(directory: Path) -> Programs:
         '-DNAME="allowed"',
         f"-Wl,--dynamic-linker={roomy(loader_of(linked))}",
     )
+    file_calls = directory / "file_calls"
+    _compile(file_calls, sorted(SOURCES.glob("file_calls*.c")), "-static", "-pthread")
     for target in (racer, naive, caller):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(
         directory=directory, probe=probe, oldkernel=oldkernel, preload=preload, allowed=allowed,
         forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller, posing=posing,
-        fixed=fixed, hosted=hosted,
+        fixed=fixed, hosted=hosted, file_calls=file_calls,
     )  # fmt: skip
 
 

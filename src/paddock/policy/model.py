@@ -7,6 +7,7 @@ the private temporary directory gets its name when the run starts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from enum import Enum, StrEnum
@@ -395,7 +396,8 @@ class Effect(StrEnum):
     EXECUTE = "execute"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Public: the standard decorator gives it a signature that editors and help() show.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PathRule:
     """``path``: a pattern, which also matches everything below. ``op`` None: every operation."""
 
@@ -407,7 +409,8 @@ class PathRule:
     source: Source | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Public: the standard decorator gives it a signature that editors and help() show.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRule:
     """Every given condition must hold. ``exe``: the name of the program, or its path if it contains
     "/". ``argv_regex``: somewhere in program and arguments. ``command_regex``: the same, or

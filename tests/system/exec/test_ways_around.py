@@ -18,8 +18,7 @@ from tests.support.programs import Programs
 from tests.support.sandbox import SandboxRunner, Word
 from tests.support.saved_state import remove
 from tests.support.tester import Tester
-from tests.support.tree import ProjectTree, laid_out
-
+from tests.support.tree import ProjectTree, project_tree
 
 Way = Callable[[Gate], list[Word]]
 
@@ -180,7 +179,7 @@ ANSWERS = {
 
 @pytest.fixture(scope="module", name="shared_tree")
 def _shared_tree(tester: Tester) -> Iterator[ProjectTree]:
-    with laid_out(tester) as tree:
+    with project_tree(tester) as tree:
         yield tree
 
 

@@ -12,8 +12,8 @@ import pytest
 from tests.support.features import need, need_program, need_root
 from tests.support.sandbox import SandboxRunner
 from tests.support.syscalls import AI_AGENT_FLOOR, CALLS, STRICT_ADDS, Call, numbers
-from tests.support.tree import ProjectTree, laid_out
 from tests.support.tester import Outcome, Tester
+from tests.support.tree import ProjectTree, project_tree
 
 NUMBERS = numbers()
 HERE = [call for call in CALLS if call.name in NUMBERS]
@@ -33,7 +33,7 @@ TIOCSTI, TIOCLINUX, TIOCGWINSZ = 0x5412, 0x541C, 0x5413
 @pytest.fixture(scope="module", name="tree")
 def _tree(tester: Tester) -> Iterator[ProjectTree]:
     """One for all: these tests ask about calls, and a plan is compiled once for each program."""
-    with laid_out(tester) as tree:
+    with project_tree(tester) as tree:
         yield tree
 
 
