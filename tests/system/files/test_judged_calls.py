@@ -22,7 +22,7 @@ from tests.support.stress import LEVEL, amount
 from tests.support.tester import Outcome
 from tests.support.tree import ProjectTree
 
-ORDINARY = 200
+ORDINARY = 150
 FIRST = ORDINARY if LEVEL else 0
 LAST = FIRST + amount(ordinary=ORDINARY, first=50, more=500)
 BATCH = 50
