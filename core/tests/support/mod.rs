@@ -203,14 +203,16 @@ pub struct Core {
     _plan: OwnedFd,
 }
 
+/// A shell that starts the tests in the background ignores some signals, and each child inherits
+/// that. No shell can trap a signal that it was started to ignore.
 pub fn as_user(program: impl AsRef<OsStr>) -> Command {
-    if !is_root() {
-        return Command::new(program);
+    let mut command = Command::new("env");
+    command.arg("--default-signal");
+    if is_root() {
+        let ids = [format!("--reuid={NOBODY}"), format!("--regid={NOBODY}")];
+        command.arg("setpriv").args(ids).arg("--clear-groups");
     }
-    let mut command = Command::new("setpriv");
-    command
-        .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"])
-        .arg(program);
+    command.arg(program);
     command
 }
 
