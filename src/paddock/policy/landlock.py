@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+
+from paddock.frozen import dataclass
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "landlock.tsv")
 
