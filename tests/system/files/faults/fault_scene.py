@@ -87,17 +87,22 @@ class Scene:
         put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
         (self.project / "deploy" / ".env").symlink_to("settings")
         self.put_secret()
+        self.put_protected()
+        put(
+            self.project / "nested" / ".git" / "config",
+            "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
+        )
+
+    def put_protected(self) -> None:
+        put = self.full.tree.put
         for name, text in PROTECTED.items():
             put(self.project / name, text)
         for name in ("bare.git/HEAD", "nested/.git/HEAD"):
             put(self.project / name, "ref: refs/heads/main\n")
         for name in ("bare.git", "nested/.git"):
             for part in ("objects", "refs"):
-                self.full.tree.make(self.project / name / part)
-        put(
-            self.project / "nested" / ".git" / "config",
-            "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
-        )
+                if not (self.project / name / part).exists():
+                    self.full.tree.make(self.project / name / part)
 
     def put_secret(self) -> None:
         """The first denied name and its hard link."""
@@ -116,10 +121,13 @@ class Scene:
         """The names that were read, are left, or were changed, as the host sees them."""
         secrets = {1: DENIED[0], 2: DENIED[2], 3: ".env", 4: "app/.env"}
         read = [name for number, name in secrets.items() if f"{SECRET}-{number}" in outcome.stdout]
-        changed = [
-            name for name, text in PROTECTED.items() if (self.project / name).read_text() != text
-        ]
+        changed = [name for name, text in PROTECTED.items() if self.text_of(name) != text]
         return [*read, *self.left(), *changed]
+
+    def text_of(self, name: str) -> str | None:
+        """None: a fault made the guard move the name to the quarantine."""
+        path = self.project / name
+        return path.read_text() if path.exists() else None
 
     def judge(self, outcome: Outcome) -> tuple[str, str]:
         """The result: nothing is uncovered, or a line names it, or the run ended with a line and
@@ -146,6 +154,8 @@ class Scene:
         for name in (*self.left(), "new"):
             if os.path.lexists(self.project / name):
                 remove(self.project / name)
+        if any(self.text_of(name) is None for name in PROTECTED):
+            self.put_protected()
         for name, text in PROTECTED.items():
             (self.project / name).write_text(text)
         self.remove_marks()
