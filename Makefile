@@ -48,10 +48,14 @@ test:
 	$(MAKE) --no-print-directory -j2 setup test-rust
 	$(BIN)/python -m pytest $(PARALLEL)
 
+# The tests of the library run one after the other. Some of them fork. A child that is forked while
+# another test runs keeps that test's sockets open.
+CARGO_TEST := cargo test --quiet --locked --manifest-path core/Cargo.toml
+
 test-rust:
-	cargo test --quiet --locked --manifest-path core/Cargo.toml \
-	  --features force-unsupported --test unsupported_system
-	cargo test --quiet --locked --manifest-path core/Cargo.toml
+	$(CARGO_TEST) --features force-unsupported --test unsupported_system
+	$(CARGO_TEST) --lib --bins -- --test-threads=1
+	$(CARGO_TEST) --test '*'
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
 # HTTP, new texts for shells, long exec races, new calls on files. STRESS=1 is a short run of each
