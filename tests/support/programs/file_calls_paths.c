@@ -201,8 +201,8 @@ void make_path(struct random *random, enum arena arena, struct path *path)
         strcpy(bytes, PICK(random, ((const char *[]){".", "..", "./", "../w"})));
         break;
     case 3:
-        /* Chains of links, and what is behind them. The kernel follows 40. Without Paddock a chain
-         * of 40 was seen to fail once: a second walk after a failed fast one counts on. */
+        /* Chains of links, and what is behind them. The kernel follows 40. A chain of exactly
+         * 40 is left out: without Paddock one was seen to fail. */
         sprintf(bytes, PICK(random, ((const char *[]){"k/%d", "k/%d", "k/%d/", "k/d%d/a"})),
                 PICK(random, ((const int[]){19, 20, 41})));
         break;
