@@ -54,8 +54,8 @@ CARGO_TEST := cargo test --quiet --locked --manifest-path core/Cargo.toml
 
 test-rust:
 	$(CARGO_TEST) --features force-unsupported --test unsupported_system
-	$(CARGO_TEST) --lib --bins -- --test-threads=1
-	$(CARGO_TEST) --test '*'
+	$(CARGO_TEST) --lib -- --test-threads=1
+	$(CARGO_TEST) --bin paddock --test '*'
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
 # HTTP, new texts for shells, long exec races, new calls on files. STRESS=1 is a short run of each
