@@ -48,10 +48,10 @@ test:
 	$(MAKE) --no-print-directory -j2 setup test-rust
 	$(BIN)/python -m pytest $(PARALLEL)
 
-# The tests of the library run one after the other. Some of them fork. A child that is forked while
-# another test runs keeps that test's sockets open.
 CARGO_TEST := cargo test --quiet --locked --manifest-path core/Cargo.toml
 
+# The tests of the library run one after the other. Some of them fork. A child that is forked while
+# another test runs keeps that test's sockets open.
 test-rust:
 	$(CARGO_TEST) --features force-unsupported --test unsupported_system
 	$(CARGO_TEST) --lib -- --test-threads=1

@@ -125,7 +125,7 @@ class Scene:
         return [*read, *self.left(), *changed]
 
     def text_of(self, name: str) -> str | None:
-        """None: a fault made the guard move the name to the quarantine."""
+        """None: the name is not there."""
         path = self.project / name
         return path.read_text() if path.exists() else None
 
