@@ -81,6 +81,29 @@ def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops
     assert f"cannot list {shared}/others" in done.stderr, str(done)
 
 
+def test_names_in_a_directory_that_its_owner_opens_during_the_run_are_not_removed(
+    full: SandboxRunner,
+) -> None:
+    """The directory was shut at the start, so the command wrote nothing into it."""
+    tree = full.tree
+    tasks = tree.put(tree.project / "shut" / ".vscode" / "tasks.json", "{}\n")
+    head = tree.put(tree.project / "shut" / "bare.git" / "HEAD", "ref: refs/heads/main\n")
+    for part in ("objects", "refs"):
+        tree.make(head.parent / part)
+    shut = tree.project / "shut"
+    shut.chmod(0)
+    words = ["sh", "-c", "echo started; read x; mkdir .vscode; ls shut"]
+    with full.starting(words, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        shut.chmod(0o700)
+        _, stderr = process.communicate("\n", timeout=120)
+    assert "ls: cannot open directory 'shut'" in stderr, "it stays closed for the command"
+    assert str(tree.project / ".vscode") in stderr, "the last scan removed the command's own name"
+    assert tasks.read_text() == "{}\n"
+    assert head.exists()
+
+
 def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
     sandbox: SandboxRunner,
 ) -> None:

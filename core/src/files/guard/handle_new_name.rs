@@ -375,6 +375,11 @@ impl Visitor for NameHandler<'_> {
 
     fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         self.state.direct = false;
+        // It is closed as a whole since the start, even if its owner has opened it since. The
+        // command wrote nothing there.
+        if self.state.is_shut(dir.fd).map_err(|source| dir.unseen(b"", source))? {
+            return Ok(None);
+        }
         if self.state.was_bare(dir) {
             let path = git::whole_path(dir);
             // A `.git` directory is held by its name, at any path.

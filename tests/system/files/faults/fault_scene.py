@@ -28,6 +28,11 @@ PROTECTED = {
     "bare.git/config": "[core]\n\tbare = true\n",
     "hooks/pre-commit": "true\n",  # named by the configuration of the repository in nested/
 }
+REPOSITORIES = {
+    "bare.git/HEAD": "ref: refs/heads/main\n",
+    "nested/.git/HEAD": "ref: refs/heads/main\n",
+    "nested/.git/config": "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
+}
 PLANTED = (".envrc", "new/.vscode", "nested/.git/commondir", "app/.mcp.json")
 PLANT = """
 echo evil > .envrc; mkdir -p new/.vscode; echo evil > new/.vscode/tasks.json
@@ -83,22 +88,16 @@ class Scene:
         return self.state / "unfinished"
 
     def lay_out(self) -> None:
-        put = self.full.tree.put
-        put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
+        self.full.tree.put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
         (self.project / "deploy" / ".env").symlink_to("settings")
         self.put_secret()
-        self.put_protected()
-        put(
-            self.project / "nested" / ".git" / "config",
-            "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
-        )
+        self.put_files()
 
-    def put_protected(self) -> None:
-        put = self.full.tree.put
-        for name, text in PROTECTED.items():
-            put(self.project / name, text)
-        for name in ("bare.git/HEAD", "nested/.git/HEAD"):
-            put(self.project / name, "ref: refs/heads/main\n")
+    def put_files(self) -> None:
+        """The protected files, and the repositories around them."""
+        for name, text in (PROTECTED | REPOSITORIES).items():
+            if self.text_of(name) != text:
+                self.full.tree.put(self.project / name, text)
         for name in ("bare.git", "nested/.git"):
             for part in ("objects", "refs"):
                 if not (self.project / name / part).exists():
@@ -121,7 +120,8 @@ class Scene:
         """The names that were read, are left, or were changed, as the host sees them."""
         secrets = {1: DENIED[0], 2: DENIED[2], 3: ".env", 4: "app/.env"}
         read = [name for number, name in secrets.items() if f"{SECRET}-{number}" in outcome.stdout]
-        changed = [name for name, text in PROTECTED.items() if self.text_of(name) != text]
+        files = PROTECTED | REPOSITORIES
+        changed = [name for name, text in files.items() if self.text_of(name) != text]
         return [*read, *self.left(), *changed]
 
     def text_of(self, name: str) -> str | None:
@@ -154,10 +154,7 @@ class Scene:
         for name in (*self.left(), "new"):
             if os.path.lexists(self.project / name):
                 remove(self.project / name)
-        if any(self.text_of(name) is None for name in PROTECTED):
-            self.put_protected()
-        for name, text in PROTECTED.items():
-            (self.project / name).write_text(text)
+        self.put_files()
         self.remove_marks()
         if (self.project / ".env").stat().st_nlink != 2:
             self.put_secret()

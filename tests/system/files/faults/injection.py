@@ -197,6 +197,8 @@ def _shown(results: Counter[str]) -> str:
 
 
 Judge = Callable[[Outcome], tuple[str, str]]
+# The table of faults for the counted calls.
+Faults = Callable[[dict[str, tuple[int, int]]], list[Fault]]
 
 
 def try_faults(
@@ -207,7 +209,7 @@ def try_faults(
     sample: int,
     judge: Judge,
     put_back: Callable[[], None],
-    faults: Callable[[dict[str, tuple[int, int]]], list[Fault]] = whole_table,
+    faults: Faults = whole_table,
 ) -> Outcome:
     """``judge`` returns the result of an outcome and a detail. ``put_back`` restores everything.
     Returns the outcome of the clean run, whose result has to be "closed".

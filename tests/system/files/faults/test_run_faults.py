@@ -14,12 +14,15 @@ from tests.support.sandbox import Word
 from tests.support.tester import Outcome
 from tests.system.files.faults.fault_scene import ACT, DENIED, LATE, PLANTED, PROTECTED, Scene
 from tests.system.files.faults.injection import (
+    Fault,
+    Faults,
     Run,
     Table,
     Tracing,
     since_mark,
     since_program,
     try_faults,
+    whole_table,
 )
 
 # Only init makes these calls, not the command.
@@ -36,12 +39,26 @@ def in_core(scene: Scene) -> tuple[Tracing, Tracing]:
     ), Tracing(begins=begins)
 
 
-def try_all(table: Table, scene: Scene, run: Run, tracing: Tracing, *, sample: int) -> None:
+def try_all(
+    table: Table,
+    scene: Scene,
+    run: Run,
+    tracing: Tracing,
+    *,
+    sample: int,
+    faults: Faults = whole_table,
+) -> None:
     for _ in range(2):  # the plan is cached from here on
         run([])
         scene.put_back()
     clean = try_faults(
-        table, run, tracing, sample=sample, judge=scene.judge, put_back=scene.put_back
+        table,
+        run,
+        tracing,
+        sample=sample,
+        judge=scene.judge,
+        put_back=scene.put_back,
+        faults=faults,
     )
     assert clean.started, str(clean)
 
@@ -56,6 +73,24 @@ def test_no_fault_of_a_live_run_leaves_a_name_uncovered(scene: Scene) -> None:
     table = Table("live")
     try_all(table, scene, scene.inside, here, sample=75)
     try_all(table, scene, scene.inside, anywhere, sample=30)
+    table.check()
+
+
+def test_no_name_is_removed_from_a_directory_that_the_scan_finds_shut(scene: Scene) -> None:
+    """It is listed, cannot be searched for a moment, and is closed as a whole. The last scan finds
+    it open, and must not take its names for the command's.
+    """
+    begins = since_program("paddock-core")
+    paths = [scene.project / "app", scene.project / "bare.git", scene.full.installation.core]
+    table = Table("shut")
+
+    def denied(counts: dict[str, tuple[int, int]]) -> list[Fault]:
+        before, total = counts["newfstatat"]
+        indexes = range(before + 1, total + 1)
+        return [Fault(call="newfstatat", index=index, error="EACCES") for index in indexes]
+
+    tracing = Tracing(paths=paths, calls="newfstatat", begins=begins)
+    try_all(table, scene, scene.inside, tracing, sample=40, faults=denied)
     table.check()
 
 
