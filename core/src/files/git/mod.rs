@@ -404,7 +404,9 @@ fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Resu
         if length > longest {
             return Err(Errno::FBIG);
         }
-        buffer.try_reserve(MAX_NEW_CONFIG_BYTES + 1).map_err(|_| Errno::NOMEM)?;
+        if length == buffer.capacity() {
+            buffer.try_reserve(MAX_NEW_CONFIG_BYTES + 1).map_err(|_| Errno::NOMEM)?;
+        }
         if rustix::io::pread(file, spare_capacity(buffer), length as u64)? == 0 {
             break;
         }
