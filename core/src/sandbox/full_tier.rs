@@ -282,31 +282,8 @@ fn start_guard(
         files.locations.iter().all(|location| !location.grant.writes() || copied(&location.real));
     let (protect, flagged): (&[plan::ProtectedNames], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
-    let mut names = names_of(requested, protect, flagged)?;
     let exposed =
         |path: &&AbsPath| files.locations.iter().any(|location| path.is_within(&location.real));
-    let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
-    // Closed and own paths that do not exist yet.
-    for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(NameRule::Deny, path.as_bytes());
-    }
-    for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(NameRule::Protect, path.as_bytes());
-    }
-    for cover in masked {
-        names.add_path(NameRule::Deny, cover.path.as_bytes());
-    }
-    names.settle()?;
-    if names.is_empty() {
-        return Ok((None, Vec::new()));
-    }
-    let mut left_out: Vec<AbsPath> = covers
-        .iter()
-        .filter(|cover| cover.kind != CoverKind::Pin)
-        .map(|cover| cover.path.clone())
-        .collect();
-    // Other sockets that the search finds are covered.
-    left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
     let written = |location: &GrantLocation<'_>| files.writing(&location.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
@@ -324,6 +301,30 @@ fn start_guard(
             watched: written(location),
         })
         .collect();
+    let searched: Vec<AbsPath> = trees.iter().map(|tree| tree.path.clone()).collect();
+    let mut names = names_of(requested, protect, flagged, Some(&searched))?;
+    let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
+    // Closed and own paths that do not exist yet.
+    for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
+        names.add_path(NameRule::Deny, path.as_bytes());
+    }
+    for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
+        names.add_path(NameRule::Protect, path.as_bytes());
+    }
+    for cover in masked {
+        names.add_path(NameRule::Deny, cover.path.as_bytes());
+    }
+    names.settle()?;
+    if names.is_empty() && requested.deny_names.is_empty() {
+        return Ok((None, Vec::new()));
+    }
+    let mut left_out: Vec<AbsPath> = covers
+        .iter()
+        .filter(|cover| cover.kind != CoverKind::Pin)
+        .map(|cover| cover.path.clone())
+        .collect();
+    // Other sockets that the search finds are covered.
+    left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
     names.settle()?;
     let closed = files.closed_with_other_names(requested);
@@ -375,16 +376,17 @@ fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) 
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
-/// The patterns of a plan.
+/// The patterns of a plan. `searched`: denied names that cannot lie in these trees are left out.
 pub fn names_of(
     requested: &plan::FilesPlan,
     protect: &[plan::ProtectedNames],
     flagged: &[Text],
+    searched: Option<&[AbsPath]>,
 ) -> Result<NamePatterns, NamePatternsError> {
     let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
     names.packages.clone_from(&requested.packages);
     for group in &requested.deny_names {
-        names.deny(group)?;
+        names.deny(group, searched)?;
     }
     Ok(names)
 }

@@ -202,8 +202,8 @@ fn finish(
         opened.inspect_err(|error| say(error)).ok()
     });
     let known = |error: NamePatternsError| scan(GuardError::Walk(error.into()));
-    let names =
-        full_tier::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
+    let names = full_tier::names_of(requested, &requested.protect, &requested.flagged, None)
+        .map_err(known)?;
     let quarantine = full_tier::quarantine_dir(&plan, &session).map_err(|_| damaged())?;
     let (mut guard, away) =
         Guard::restore(names, &note.memory, note.waiting.as_deref(), quarantine).map_err(scan)?;

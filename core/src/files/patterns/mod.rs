@@ -18,7 +18,7 @@ mod tests;
 
 use super::git;
 use crate::plan::ProtectedNames;
-use crate::plan::wire::bytes::Text;
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use glob::Globs;
 use interned_names::{InternedNames, NameId, STAR};
@@ -194,7 +194,7 @@ impl NamePatterns {
             }
         }
         for group in protect {
-            names.put_group(NameRule::Protect, group)?;
+            names.put_group(NameRule::Protect, group, None)?;
         }
         for path in SYSTEM_TREES {
             names.parts.clear();
@@ -205,9 +205,15 @@ impl NamePatterns {
         Ok(names)
     }
 
-    /// Adds denied names. Takes effect with [`NamePatterns::settle`].
-    pub fn deny(&mut self, group: &ProtectedNames) -> Result<(), NamePatternsError> {
-        self.put_group(NameRule::Deny, group)
+    /// Adds denied names, if they can lie in one of the trees that are `searched`. A plan denies
+    /// the same names below dozens of directories, and most of these do not exist. Takes effect
+    /// with [`NamePatterns::settle`].
+    pub fn deny(
+        &mut self,
+        group: &ProtectedNames,
+        searched: Option<&[AbsPath]>,
+    ) -> Result<(), NamePatternsError> {
+        self.put_group(NameRule::Deny, group, searched)
     }
 
     /// Each beginning and each name is parsed once, however many patterns they form.
@@ -215,13 +221,16 @@ impl NamePatterns {
         &mut self,
         rule: NameRule,
         group: &ProtectedNames,
+        searched: Option<&[AbsPath]>,
     ) -> Result<(), NamePatternsError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
         for (rule, beginnings) in [(rule, &group.below), (NameRule::Opened, &group.but)] {
             for text in beginnings {
                 self.parts.clear();
-                if let Some(root) =
-                    pattern::parse_beginning(text, &mut self.words, &mut self.parts)?
+                let root = pattern::parse_beginning(text, &mut self.words, &mut self.parts)?;
+                let may_match = |tree: &AbsPath| self.may_match_in(tree.as_bytes());
+                if let Some(root) = root
+                    && searched.is_none_or(|trees| trees.iter().any(may_match))
                 {
                     stems.push((rule, self.stems.grow(start_of(root), &self.parts)));
                 }
@@ -237,6 +246,18 @@ impl NamePatterns {
             self.check_number()?;
         }
         Ok(())
+    }
+
+    /// Can a pattern that begins with `self.parts` match in a tree?
+    fn may_match_in(&self, tree: &[u8]) -> bool {
+        for (part, name) in self.parts.iter().zip(pattern::components(tree)) {
+            match part {
+                PatternPart::AnyDepth => return true,
+                PatternPart::Name(word) if self.words.reads(*word, name) => {}
+                PatternPart::Name(_) => return false,
+            }
+        }
+        true
     }
 
     /// Are there no patterns?

@@ -231,6 +231,32 @@ fn of_several_patterns_the_one_with_the_fewest_names_counts() {
 }
 
 #[test]
+fn denied_names_that_cannot_lie_in_a_searched_tree_are_left_out() {
+    for (below, tree, path, kept) in [
+        ("/h/a/**", "/h/a", "/h/a/b/x", true),
+        ("/h//a/./**", "/h/a", "/h/a/b/x", true),
+        ("/h", "/h/a", "/h/x", true),
+        ("/h/a/b", "/h/a", "/h/a/b/x", true),
+        ("/h/*/b", "/h/a", "/h/a/b/x", true),
+        ("/**/b", "/h/a", "/h/a/b/x", true),
+        ("**", "/h/a", "/h/a/b/x", true),
+        ("/h/ab", "/h/a", "/h/ab/x", false),
+        ("/h/c*/b", "/h/a", "/h/cd/b/x", false),
+        ("/k/**", "/h/a", "/k/x", false),
+    ] {
+        let group =
+            ProtectedNames { below: vec![text(below)], but: Vec::new(), names: vec![text("x")] };
+        let mut names = names(&[], &[], &[]);
+        names.deny(&group, Some(&[AbsPath::new(text(tree)).unwrap()])).unwrap();
+        names.settle().unwrap();
+        assert_eq!(names.denies(path.as_bytes()), kept, "{below} {tree}");
+        names.deny(&group, None).unwrap();
+        names.settle().unwrap();
+        assert!(names.denies(path.as_bytes()), "{below}");
+    }
+}
+
+#[test]
 fn floating_patterns_skip_system_trees() {
     let mut names = names(&["**/.env", "/etc/ssh/*_key"], &[], &[]);
     let denied =
