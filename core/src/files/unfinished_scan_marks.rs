@@ -107,7 +107,7 @@ impl Mark {
     ) -> Result<Option<Mark>, UnfinishedError> {
         let mut note = String::with_capacity(4096);
         let own = std::process::id();
-        let started = started_at(own).map_or(0, |process| process.started);
+        let started = read_stat(own).map_or(0, |(started, _)| started);
         let _ = write!(
             note,
             "{{\"version\":{MARK_VERSION}{SUPERVISOR_KEY}{own},{started}],\"init\":{}",
@@ -166,23 +166,27 @@ pub struct ProcessStart {
 
 /// From `/proc/PID/stat` and `/proc/PID/status` (proc_pid_stat(5), proc_pid_status(5)).
 pub fn started_at(pid: u32) -> Option<ProcessStart> {
+    let (started, mut is_ending) = read_stat(pid)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |line: &str| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    is_ending |=
+        status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
+    Some(ProcessStart { started, is_ending })
+}
+
+/// The start of a process, and whether it is exiting.
+fn read_stat(pid: u32) -> Option<(u64, bool)> {
     /// The kernel's PF_EXITING and PF_SIGNALED.
     const ENDING_FLAGS: u64 = 0x4 | 0x400;
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let fields: Vec<&[u8]> = proc_text::words(&stat[close + 1..]).collect();
     let flags = proc_text::number(fields.get(6)?)?;
-    let started = proc_text::number(fields.get(19)?)?;
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let pending = |line: &str| {
-        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
-        u64::from_str_radix(mask.trim(), 16).ok()
-    };
-    let is_killed =
-        status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
-    let is_ending =
-        is_killed || flags & ENDING_FLAGS != 0 || matches!(*fields.first()?, b"Z" | b"X");
-    Some(ProcessStart { started, is_ending })
+    let is_ending = flags & ENDING_FLAGS != 0 || matches!(*fields.first()?, b"Z" | b"X");
+    Some((proc_text::number(fields.get(19)?)?, is_ending))
 }
 
 pub fn directory(sessions: &AbsPath) -> Vec<u8> {
