@@ -33,12 +33,15 @@ pub fn protect_ends(
         if fixed.is_empty() {
             continue;
         }
+        let seen = home.below(fixed);
+        if seen == HomeEntry::Missing {
+            continue;
+        }
         let path = AbsPath::new(Text::from_bytes([root.as_bytes(), b"/", fixed].concat())?)?;
-        let seen = home.of(&path);
         if seen == HomeEntry::Unknown {
             protect_end(names, &path, &Text::from_bytes(rest.to_vec())?, trees)?;
         }
-        if seen != HomeEntry::Missing && rest.is_empty() {
+        if rest.is_empty() {
             whole.push(path);
         }
     }

@@ -74,7 +74,12 @@ impl<'p> HomeListing<'p> {
             .as_bytes()
             .strip_prefix(self.home.as_bytes())
             .and_then(|rest| rest.strip_prefix(b"/"));
-        match below.and_then(|below| self.entry(below)) {
+        below.map_or(HomeEntry::Unknown, |below| self.below(below))
+    }
+
+    /// The same for a path below the home.
+    pub fn below(&self, below: &[u8]) -> HomeEntry {
+        match self.entry(below) {
             Some((None, _)) => HomeEntry::Missing,
             Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => {
                 HomeEntry::Itself
