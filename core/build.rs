@@ -1,24 +1,42 @@
 //! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the tables that
-//! Python shares (system calls, rights of Landlock) into static arrays. A table that is not sorted,
+//! Python shares (system calls, rights of Landlock, parts of git) into static arrays. A table that is not sorted,
 //! not unique or not numeric stops the build.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, process};
 
 const SYSCALLS: &str = "../src/paddock/policy/syscalls.tsv";
 const LANDLOCK: &str = "../src/paddock/policy/landlock.tsv";
+const GIT: &str = "../src/paddock/policy/git.tsv";
+
+/// The roles of parts of git that have harmless content, and their variants of `Role`.
+const GIT_ROLES: [(&str, &str); 9] = [
+    ("apply-options", "ApplyOptions"),
+    ("commondir", "CommonDir"),
+    ("config", "Config"),
+    ("gitdir", "GitDir"),
+    ("hook", "Hook"),
+    ("hooks", "Hooks"),
+    ("index", "Index"),
+    ("number", "Number"),
+    ("packed-refs", "PackedRefs"),
+];
 
 fn main() {
     println!("cargo::rerun-if-changed={SYSCALLS}");
     println!("cargo::rerun-if-changed={LANDLOCK}");
+    println!("cargo::rerun-if-changed={GIT}");
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=PADDOCK_DEFAULT_SHELL_DIR");
     println!("cargo::rustc-check-cfg=cfg(supported)");
     if supported() {
         println!("cargo::rustc-cfg=supported");
     }
-    for (table, generated) in [(SYSCALLS, generate_syscalls()), (LANDLOCK, generate_landlock())] {
+    for (table, generated) in
+        [(SYSCALLS, generate_syscalls()), (LANDLOCK, generate_landlock()), (GIT, generate_git())]
+    {
         if let Err(message) = generated {
             println!("cargo::error={table}: {message}");
             process::exit(1);
@@ -102,6 +120,54 @@ fn generate_landlock() -> Result<(), String> {
          const SCOPES: &[(&str, Scope, i32)] = &[\n{scopes}];\n"
     );
     write_generated("landlock_table.rs", &rust)
+}
+
+fn generate_git() -> Result<(), String> {
+    let table = fs::read_to_string(GIT).map_err(|error| error.to_string())?;
+    let [mut parts, mut layouts, mut branches, mut keys] = [const { String::new() }; 4];
+    let (mut checked, mut previous_key) = (BTreeSet::new(), "");
+    for (index, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [kind, name, role, held] = columns[..] else {
+            return Err(format!("line {}: expected four columns", index + 1));
+        };
+        match kind {
+            "part" => {
+                let role = GIT_ROLES.iter().find(|(harmless, _)| *harmless == role);
+                let role =
+                    role.map_or("None".to_owned(), |(_, name)| format!("Some(Role::{name})"));
+                writeln!(parts, "    GitPart {{ path: {name:?}, role: {role}, held: {held:?} }},")
+                    .map_err(|error| error.to_string())?;
+                if held == "checked" {
+                    checked.extend(name.rsplit('/').next());
+                }
+            }
+            "layout" => layouts.push_str(&format!("{name:?}, ")),
+            "branch" => branches.push_str(&format!("{name:?}, ")),
+            "key" if name <= previous_key => {
+                return Err(format!("line {}: {name} is not in order", index + 1));
+            }
+            "key" => {
+                previous_key = name;
+                let kind = camel_case(role);
+                keys.push_str(&format!("    ({name:?}, ConfigKeyKind::{kind}),\n"));
+            }
+            _ => return Err(format!("line {}: unknown kind {kind}", index + 1)),
+        }
+    }
+    let checked: String = checked.iter().map(|name| format!("c{name:?}, ")).collect();
+    let rust = format!(
+        "pub static PARTS: &[GitPart] = &[\n{parts}];\n\
+         /// The last names of the parts that the last scan checks.\n\
+         pub static CHECKED: &[&CStr] = &[{checked}];\n\
+         /// Where a git directory contains other ones.\n\
+         static LAYOUTS: &[&str] = &[{layouts}];\n\
+         /// Parts that end with the name of a branch.\n\
+         pub static BRANCHES: &[&str] = &[{branches}];\n\
+         /// Sorted by name.\n\
+         static KEYS: &[(&str, ConfigKeyKind)] = &[\n{keys}];\n"
+    );
+    write_generated("git_table.rs", &rust)
 }
 
 fn camel_case(name: &str) -> String {

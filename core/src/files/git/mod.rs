@@ -76,7 +76,7 @@ impl Role {
 
 /// Names that git leaves behind and trusts. Their content is judged when no process runs any more.
 pub fn checked() -> impl Iterator<Item = &'static CStr> {
-    git_table::table().checked.iter().map(|name| &**name)
+    git_table::CHECKED.iter().copied()
 }
 
 /// May this directory have such names?
@@ -87,7 +87,7 @@ pub fn has_checked_parts(names: &NamePatterns, dir: &Dir<'_>, parts: GitParts) -
 
 /// The read-only parts of every git directory, as patterns without a beginning.
 pub fn protected() -> impl Iterator<Item = Text> {
-    git_table::table().protected().filter_map(|name| Text::from_bytes(name.into_bytes()).ok())
+    git_table::protected().filter_map(|name| Text::from_bytes(name.into_bytes()).ok())
 }
 
 /// Names that make a directory a git directory.

@@ -81,7 +81,7 @@ impl KnownGitDirs {
                 Some([]) => true,
                 Some([b'/', inside @ ..]) => {
                     let first = inside.split(|byte| *byte == b'/').next().unwrap_or_default();
-                    git_table::table().has_part(first)
+                    git_table::has_part(first)
                 }
                 _ => false,
             })
@@ -117,7 +117,7 @@ impl KnownGitDirs {
                     .zip(names.iter().rev())
                     .all(|(one, name)| *one == "*" || one.as_bytes() == *name)
         };
-        let role = git_table::table().parts.iter().filter(fits).find_map(|part| part.role)?;
+        let role = git_table::PARTS.iter().filter(fits).find_map(|part| part.role)?;
         let pointer = matches!(role, Role::CommonDir | Role::GitDir);
         let in_entry =
             pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
@@ -139,7 +139,7 @@ impl KnownGitDirs {
         let (of, names) = in_layout(&path[end..]);
         // The first component is the submodule's, if its repository is not known by itself.
         let first = usize::from(of == GitDirKind::Submodule);
-        git_table::table().branches.iter().any(|branch| {
+        git_table::BRANCHES.iter().any(|branch| {
             let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
             let mut windows = names.windows(beginning.len()).enumerate().skip(first);
             let at = windows.find(|(at, window)| {

@@ -107,7 +107,7 @@ pub fn by(
         // Git uses the last configured work tree for the repository itself, and linked work trees
         // as they are.
         None => {
-            let lines = lines.iter().filter(|line| line.key == ConfigKeyKind::WorkTree);
+            let lines = lines.iter().filter(|line| line.key == ConfigKeyKind::Worktree);
             lines.map(|line| resolved(own, &line.value)).chain(tops_of(own)?).collect()
         }
     };
@@ -115,7 +115,7 @@ pub fn by(
         let value = at_home(value, &home);
         for top in &tops {
             let paths = match key {
-                ConfigKeyKind::Include | ConfigKeyKind::WorkTree | ConfigKeyKind::None => {
+                ConfigKeyKind::Include | ConfigKeyKind::Worktree | ConfigKeyKind::None => {
                     Vec::new()
                 }
                 ConfigKeyKind::Path => vec![resolved(top, &value)],
@@ -167,7 +167,7 @@ pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
 fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
     let _ = config::each(content, &mut |section, key, value| {
         if let (false, Some(value)) = (config::allowed(section, key, value), value) {
-            let key = git_table::table().key(&section.name, key);
+            let key = git_table::key_kind(&section.name, key);
             lines.push(ConfigLine { file: file.to_vec(), key, value: value.to_vec() });
         }
     });
