@@ -38,9 +38,9 @@ pub struct InternedNames {
 impl InternedNames {
     pub fn new() -> InternedNames {
         let mut words = InternedNames {
-            bytes: Vec::with_capacity(4096),
-            list: Vec::with_capacity(512),
-            table: vec![0; 1024],
+            bytes: Vec::with_capacity(8192),
+            list: Vec::with_capacity(1024),
+            table: vec![0; 2048],
             git: STAR,
             by_last: Vec::new(),
             by_first: Vec::new(),

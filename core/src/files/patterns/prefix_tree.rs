@@ -72,9 +72,9 @@ impl PrefixTree {
             floats,
             starred: false,
         };
-        let mut list = Vec::with_capacity(1024);
+        let mut list = Vec::with_capacity(2048);
         list.extend([root(false), root(true)]);
-        PrefixTree { list, table: vec![NONE; 2048], all: RuleSet::default() }
+        PrefixTree { list, table: vec![NONE; 4096], all: RuleSet::default() }
     }
 
     fn get(&self, stem: PrefixId) -> &PrefixNode {
