@@ -98,7 +98,7 @@ async def run(
     *,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | str = b"",
     tty: Size | None = None,
     timeout_s: float | None = None,
     idle_timeout_s: float | None = None,
@@ -116,10 +116,11 @@ async def run(
     """
     if any(limit is not None and math.isnan(limit) for limit in (timeout_s, idle_timeout_s)):
         raise UsageError("the time limit is not a number")
+    data = _input(stdin)
     started_at = time.monotonic()
     try:
         async with asyncio.timeout(timeout_s) as starting:
-            process = await executor.spawn(command, cwd=cwd, env=env, stdin=bool(stdin), tty=tty)
+            process = await executor.spawn(command, cwd=cwd, env=env, stdin=bool(data), tty=tty)
     except NotStarted as error:
         return _not_started(error, time.monotonic() - started_at)
     except TimeoutError:
@@ -130,7 +131,7 @@ async def run(
         return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=empty, duration_s=duration_s)
     with contextlib.ExitStack() as files:
         output_reader = _OutputReader(process, cap, on_output, _spools(spool, files))
-        feeding = asyncio.ensure_future(_feed(process, stdin))
+        feeding = asyncio.ensure_future(_feed(process, data))
         try:
             timed_out = not await _ended(
                 process, output_reader, started_at, timeout_s, idle_timeout_s
@@ -253,6 +254,16 @@ async def _ended(
                 return True
     finally:
         ending.cancel()
+
+
+def _input(stdin: bytes | str) -> bytes:
+    """Text becomes UTF-8, as in a command line."""
+    if isinstance(stdin, str):
+        return os.fsencode(stdin)
+    if not isinstance(stdin, bytes | bytearray | memoryview):
+        kind = type(stdin).__name__
+        raise UsageError(f"stdin is {kind}, not text or bytes", hint='give stdin="…" or stdin=b"…"')
+    return bytes(stdin)
 
 
 async def _feed(process: Process, stdin: bytes) -> None:

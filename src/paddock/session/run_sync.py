@@ -27,7 +27,7 @@ def run_sync(
     tier: Tier | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | str = b"",
     tty: Size | None = None,
     timeout_s: float | None = None,
     idle_timeout_s: float | None = None,

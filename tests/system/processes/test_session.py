@@ -230,7 +230,7 @@ def test_run_sync_has_all_features_of_a_session(sandbox: SandboxRunner) -> None:
             del options["tier"]
             heard = []
             said = run_sync("cat; echo $GIVEN; pwd; exit 3", cwd="sub", env={"GIVEN": "x"}, \
-stdin=b"in ",
+stdin="in ",
                             on_output=lambda stream, chunk: heard.append(stream), **options)
             late = run_sync(["sleep", "86400"], timeout_s=1, **options)
             return said.stdout, said.exit_code, heard[:1], late.timed_out

@@ -88,6 +88,16 @@ def test_run_passes_all_arguments_and_results() -> None:
     asyncio.run(scene())
 
 
+def test_stdin_of_another_type_is_refused_before_the_start() -> None:
+    async def scene() -> None:
+        place = Memory(b"", 0)
+        with pytest.raises(UsageError, match="stdin is dict, not text or bytes"):
+            await run(place, "cat", stdin={})  # type: ignore[arg-type]
+        assert not place.asked
+
+    asyncio.run(scene())
+
+
 def test_bash_tool_accepts_the_executor(tmp_path: Any) -> None:
     """H-023"""
 
