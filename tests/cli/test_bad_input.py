@@ -53,6 +53,50 @@ def test_the_marker_is_left_when_the_input_is_good(sandbox: SandboxRunner) -> No
     assert marker.exists()
 
 
+def test_a_command_needs_no_dashes(sandbox: SandboxRunner) -> None:
+    """The command begins at the first word that belongs to no option."""
+    run: list[Word] = [sandbox.installation.paddock, "run", "--quiet"]
+    words: list[Word] = [
+        "--read",
+        "/srv",
+        "-r/srv",
+        "--env=A=b",
+        "sh",
+        "-c",
+        "echo $A $1",
+        "sh",
+        "--only",
+    ]
+    outcome = sandbox.tester.run([*run, *words], cwd=sandbox.tree.project)
+    assert (outcome.stdout, outcome.exit_code) == ("b --only\n", 0), outcome
+
+
+def test_flags_add_to_the_default_profile(sandbox: SandboxRunner) -> None:
+    """C-015: with a grant on the command line the command still sees its directory."""
+    sandbox.tree.put(sandbox.tree.project / "mine.txt")
+    run: list[Word] = [sandbox.installation.paddock, "run", "--read", sandbox.tree.outside]
+    seen = sandbox.tester.run(
+        [*run, "--", "ls", ".", sandbox.tree.outside], cwd=sandbox.tree.project
+    )
+    assert {"mine.txt", "secret.txt"} <= set(seen.stdout.split()), seen
+    alone = sandbox.tester.run(
+        [*run[:2], "--only", *run[2:], "-r", "/usr", "--", "ls", sandbox.tree.project],
+        cwd=sandbox.tree.outside,
+    )
+    assert "mine.txt" not in alone.stdout
+    assert "ls: cannot" in alone.stderr, alone
+
+
+def test_a_variable_that_is_not_set_gets_a_warning(sandbox: SandboxRunner) -> None:
+    run: list[Word] = [sandbox.installation.paddock, "run", "--env-pass"]
+    for _ in range(2):  # the second run uses the stored plan
+        outcome = sandbox.tester.run([*run, "HOMEE", "--", "true"], cwd=sandbox.tree.project)
+        assert outcome.exit_code == 0, outcome
+        assert "--env-pass HOMEE: this variable is not set; did you mean HOME?" in outcome.stderr
+    outcome = sandbox.tester.run([*run, "HOME", "--", "true"], cwd=sandbox.tree.project)
+    assert "not set" not in outcome.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -184,10 +228,12 @@ def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunn
     ("words", "message"),
     [
         (["run"], "put -- before the command"),
-        (["run", "ls"], "put -- before the command"),
+        (["run", "--audit", "ls"], "put -- before the command"),
+        (["run", "--only", "--profile", "dev", "true"], "leave out --only or --profile"),
         (["run", "--"], "the command is empty"),
         (["run", "--", ""], "the command is empty"),
-        (["run", "--nonsense", "--", "true"], "--nonsense"),
+        (["run", "--nonsense", "--", "true"], "unknown option --nonsense"),
+        (["run", "--alow", "/srv", "--", "true"], "did you mean --allow?"),
         (["run", "--block", "ptrce", "--", "true"], "ptrace"),
         (["run", "--off", "everything", "--", "true"], "everything"),
         (["run", "--env", "X", "--", "true"], "NAME=VALUE"),
@@ -196,7 +242,7 @@ def test_container_directives_are_refused_in_a_rootless_run(sandbox: SandboxRunn
             "--allow-domain github.com --allow-domain example.com",
         ),
         (["run", "--workdir", "/nope", "--", "true"], "the working directory /nope does not exist"),
-        (["run", "--workdir", "/srv", "--", "true"], "--profile ai-agent --allow '/srv/**'"),
+        (["run", "--workdir", "/srv", "--", "true"], "add --allow '/srv/**'"),
         (["rnu"], "did you mean `paddock run`?"),
         (["claude"], "paddock -- claude"),
     ],

@@ -185,7 +185,7 @@ def test_why_shows_where_a_link_leads_and_how_to_allow_it(sandbox: SandboxRunner
     assert shown.exit_code == 1
     assert f"(leads to {sandbox.tree.secret})" in shown.stdout
     assert "EACCES" in shown.stdout
-    assert f"--profile ai-agent --read {sandbox.tree.secret} " in shown.stdout
+    assert f"paddock run --read {sandbox.tree.secret} " in shown.stdout
     again = paddock(
         sandbox,
         "why",

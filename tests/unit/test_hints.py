@@ -26,7 +26,7 @@ _OPTION = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)(?:([= ])([^\s,;:)]+))?")
 # What the placeholders of a message stand for, where one word is not enough.
 _VALUES = {
     "paddock {}": "paddock doctor",
-    "paddock run {} {} {} …": "paddock run --profile dev --read /srv …",
+    "paddock run {} …": "paddock run --read /srv …",
 }
 _PROSE = ("takes", "needs")  # words after an option that are not its value
 _NO_COMMAND = ("paddock approvals", "({}) paddock approvals")  # the title of the page
@@ -124,8 +124,10 @@ def _without_quotes(message: str) -> str:
 
 
 def _stop_after_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked = Parser.parse_args
+
     def parse_args(parser: Parser, arguments: list[str]) -> None:
-        argparse.ArgumentParser.parse_args(parser, arguments)
+        checked(parser, arguments)
         raise _ParsedError
 
     monkeypatch.setattr(Parser, "parse_args", parse_args)

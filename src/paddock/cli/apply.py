@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
-from paddock.cli.options import Parser, split_command
+from paddock.cli.options import Parser, split_at_dashes
 from paddock.cli.session_arguments import SessionArguments, check_named
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
@@ -20,7 +20,7 @@ EXIT_LEFT = 1
 
 
 def execute(arguments: list[str]) -> int:
-    words, after = split_command(arguments)
+    words, after = split_at_dashes(arguments)
     parser = Parser(
         "apply",
         "Copy the changes of a copy-on-write session into the workspace, all of them or the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from paddock.cli.changes import DiffOutput, as_json, merged, show, show_stat, summary
-from paddock.cli.options import Parser, split_command
+from paddock.cli.options import Parser, split_at_dashes
 from paddock.cli.session_arguments import SessionArguments, check_named
 from paddock.cli.terminal_output import complain, say
 from paddock.policy import Origin
@@ -13,7 +13,7 @@ from paddock.workspace.review import reviewed
 
 
 def execute(arguments: list[str]) -> int:
-    words, after = split_command(arguments)
+    words, after = split_at_dashes(arguments)
     parser = Parser(
         "diff",
         "Show the changes of a copy-on-write session, for reading (not as a patch). Without "

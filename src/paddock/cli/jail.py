@@ -7,7 +7,7 @@ import json
 import shlex
 from dataclasses import replace
 
-from paddock.cli.options import Parser, add_policy_options, request_of, split_command
+from paddock.cli.options import Parser, add_policy_options, request_of
 from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.launch.prepare_container import prepare_container
@@ -19,7 +19,6 @@ _USAGE = "paddock jail [options] -- COMMAND …"
 
 
 def execute(arguments: list[str]) -> int:
-    options, command = split_command(arguments)
     parser = Parser("jail", f"Run a command in a container: {_USAGE}")
     _add_container_options(parser)
     add_policy_options(parser)
@@ -30,6 +29,7 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--quiet", action="store_true", help="print no start line; warnings are still printed"
     )
+    options, command = parser.split_command(arguments)
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("jail: put -- before the command", hint=_USAGE)
     parsed = parser.parse_args(options)

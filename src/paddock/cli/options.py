@@ -22,9 +22,45 @@ class Parser(argparse.ArgumentParser):
             hint=f"type `{self.prog} --help` to list the options",
         )
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return parsed
 
-def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
-    """Splits off the command after ``--`` (None without ``--``)."""
+    def _refuse(self, unknown: str) -> NoReturn:
+        import difflib
+
+        name = unknown.partition("=")[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, 1)
+        raise UsageError(
+            f"{self.prog.removeprefix('paddock ')}: unknown option {name}"
+            if name.startswith("-")
+            else f"{self.prog.removeprefix('paddock ')}: unexpected argument {unknown!r}",
+            hint=f"did you mean {near[0]}?"
+            if near and name.startswith("-")
+            else f"type `{self.prog} --help` to list the options",
+        )
+
+    def split_command(self, arguments: list[str]) -> tuple[list[str], list[str] | None]:
+        """The options, and the command. Without ``--`` the command begins at the first word that is
+        neither an option nor the value of one. None: there is no command.
+        """
+        options, command = split_at_dashes(arguments)
+        if command is not None:
+            return options, command
+        at = 0
+        while at < len(arguments) and arguments[at].startswith("-"):
+            action = self._option_string_actions.get(arguments[at])
+            at += 2 if action is not None and action.nargs is None else 1
+            may_be_value = at < len(arguments) and not arguments[at].startswith("-")
+            if action is not None and action.nargs == "?" and may_be_value:
+                return arguments, None  # the next word is its value or the command
+        return arguments[:at], arguments[at:] or None
+
+
+def split_at_dashes(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """Splits off all words after ``--`` (None without ``--``)."""
     if "--" not in arguments:
         return arguments, None
     at = arguments.index("--")
@@ -100,6 +136,11 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         default=[],
         metavar="FILE",
         help="use this policy file; repeatable",
+    )
+    add(
+        "--only",
+        action="store_true",
+        help="grant only what the flags name: no default profile, no ./paddock.toml",
     )
     for access, every, help_text in _GRANTS:
         names = [name for name in every if name != without]
@@ -238,8 +279,15 @@ def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
             f"--audit={file}: the name of a journal file must end in .jsonl",
             hint="for a directory, type --audit-log DIR",
         )
+    if options.only and (options.profile or options.policy):
+        named = "--profile" if options.profile else "--policy"
+        raise UsageError(
+            f"--only and {named} contradict: --only starts without any policy",
+            hint=f"leave out --only or {named}",
+        )
     return Request(
         profiles=tuple(options.profile),
+        only=options.only,
         policies=tuple(options.policy),
         grants=tuple(options.grants or ()),
         denies=tuple(options.deny),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from paddock.cli.options import Parser, add_policy_options, request_of, split_command
+from paddock.cli.options import Parser, add_policy_options, request_of
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import UsageError
 from paddock.launch.prepare import prepare
@@ -15,12 +15,11 @@ from paddock.workspace.stale_temp import sweep
 
 
 def execute(arguments: list[str]) -> int:
-    options, command = split_command(arguments)
     parser = Parser(
         "run",
-        "Run a command in the sandbox: paddock run [options] -- COMMAND … A GLOB is a path, or a "
-        "pattern such as '~/docs/**'. --read, --write, --allow, --exec, --deny and --block start "
-        "without the default profile; add --profile ai-agent to keep it.",
+        "Run a command in the sandbox: paddock run [options] -- COMMAND … You may leave out `--`. "
+        "A GLOB is a path, or a pattern such as '~/docs/**'. Flags add to the profile and to "
+        "./paddock.toml; --only starts without them.",
     )
     add_policy_options(parser)
     parser.add_argument(
@@ -49,6 +48,7 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument(
         "--quiet", action="store_true", help="print no start line; warnings are still printed"
     )
+    options, command = parser.split_command(arguments)
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError(
             "run: put -- before the command", hint="paddock run [options] -- COMMAND …"

@@ -128,11 +128,12 @@ def _path(options: argparse.Namespace) -> int:
     say(f"  kernel:  {_kernel(attempt)}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
-        profile = " ".join(
-            f"--profile {shlex.quote(name)}"
-            for name in options.profile or prepared.plan.profiles[:1]
-        )
-        say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(pattern)} …")
+        flags = [
+            *(word for name in options.profile for word in ("--profile", name)),
+            *(word for name in options.policy for word in ("--policy", name)),
+            *(_FLAG[operation], pattern),
+        ]
+        say(f"  to allow it: paddock run {shlex.join(flags)} …")
     return 0 if answered.allowed else 1
 
 

@@ -207,7 +207,6 @@ class SandboxExecutor:
             access=Access.EXEC,
             pattern=core.program(),
             flag="what starts its commands",
-            implied=True,
         )
         request = replace(
             self._request, grants=(*self._request.grants, grant), command=self._shell[0]

@@ -71,6 +71,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
             policy, host, tier, layout if files else None, landlock, seccomp, gate, network, shell
         ),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
+        *(Notice(level=Level.WARNING, text=warning) for warning in policy.warnings),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
         *(layout.notices if files else ()),
@@ -290,12 +291,10 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
                 where=where,
                 hint="give a directory that exists",
             )
-        # A grant on the command line drops the default profile, unless that is named.
-        profile = "--profile ai-agent " if policy.profiles[0] == "ai-agent" else ""
         raise PolicyError(
             f"no grant covers the working directory {chosen}",
             where=where,
-            hint=f"add {profile}--allow {shlex.quote(f'{chosen}/**')}",
+            hint=f"add --allow {shlex.quote(f'{chosen}/**')}",
         )
     return chosen
 

@@ -13,7 +13,6 @@ class GrantFlag:
     access: Access
     pattern: str
     flag: str
-    implied: bool = False  # from the context, not from an explicit flag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +30,7 @@ class Request:
 
     profiles: tuple[str, ...] = ()  # names, or paths if they contain a "/" or end in .toml or .conf
     policies: tuple[str, ...] = ()  # always paths, relative to the current directory
+    only: bool = False  # the flags alone grant: no default profile, no file of the project
     grants: tuple[GrantFlag, ...] = ()
     denies: tuple[str, ...] = ()
     open_protected: tuple[str, ...] = ()
@@ -63,11 +63,3 @@ class Request:
     @property
     def names_a_policy(self) -> bool:
         return bool(self.profiles or self.policies)
-
-    @property
-    def is_custom(self) -> bool:
-        """Paths or blocks are given and no profile is named. A deny alone only narrows, so it keeps
-        the default profile.
-        """
-        spelt_out = any(not grant.implied for grant in self.grants)
-        return not self.names_a_policy and bool(spelt_out or self.blocks)

@@ -58,6 +58,7 @@ def load(request: Request, origin: Origin) -> Policy:
         approved_hosts=approved.hosts,
         files=(*whole.files, *approved.identity),
         notes=(*whole.notes, *_syscall_notes(whole, origin)),
+        warnings=tuple(_unset_variables(request, origin)),
     )
     if request.trust_required:
         files = [*layers.files, *([approved.file] if approved.file else [])]
@@ -142,7 +143,7 @@ def _project_file(request: Request, origin: Origin) -> FoundProfile | None:
     """``./paddock.toml``, if no policy was requested. A dangling link counts as found and is an
     error later.
     """
-    if request.names_a_policy or request.is_custom or request.container is not None:
+    if request.names_a_policy or request.only or request.container is not None:
         return None
     if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
         if origin.trusted.knows(path):
@@ -168,9 +169,7 @@ def select(request: Request, origin: Origin) -> Iterator[FoundProfile]:
         yield search.at_path(path, flag("--policy"), relative_to=origin.cwd)
     if not request.names_a_policy:
         name = (
-            FLOOR
-            if request.is_custom or request.container is not None
-            else profile_for(request.command)
+            FLOOR if request.only or request.container is not None else profile_for(request.command)
         )
         yield search.find(name, flag("the default profile"), relative_to=origin.cwd)
 
@@ -190,6 +189,19 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
         remark = table()[call.value].remark(origin.machine)
         if remark is not None and not call.source.builtin:
             yield f"{call.source}: {remark}, so this line has no effect"
+
+
+def _unset_variables(request: Request, origin: Origin) -> Iterator[str]:
+    """The value of a variable that is set is not read here: a memo would store it."""
+    there = set(origin.environ)
+    for name in request.env_pass:
+        if "*" not in name and name not in there:
+            import difflib  # it takes 4 ms to import
+
+            origin.environ.get(name)  # a memo notes that the variable is not set
+            near = difflib.get_close_matches(name, there, 1)
+            remedy = f"did you mean {near[0]}?" if near else f"set it: export {name}=…"
+            yield f"--env-pass {name}: this variable is not set; {remedy}"
 
 
 def writable_trees(policy: Policy) -> list[PathWalk]:

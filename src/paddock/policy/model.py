@@ -517,3 +517,4 @@ class Policy:
     notes: tuple[
         str, ...
     ] = ()  # notes for the user: "ai-agent comes from ~/.config/paddock/ai-agent.conf"
+    warnings: tuple[str, ...] = ()  # "--env-pass X: this variable is not set"

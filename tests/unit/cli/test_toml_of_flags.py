@@ -26,6 +26,7 @@ from tests.unit.policy.user_dirs import UserDirs
 CASES: dict[str, list[str]] = {
     "profile": ["--profile strict", "--profile read-only --profile dev"],
     "policy": ["--policy {policy}"],
+    "only": ["--only -r /srv/a -a /srv/b --block mlock"],
     "grants": [
         "-r /srv/a --read '/srv/b c/**?' --ro rel/x",
         "-w /srv/out/** --write /srv/$$odd",

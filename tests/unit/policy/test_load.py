@@ -22,11 +22,20 @@ def test_default_request_loads_ai_agent(dirs: UserDirs) -> None:
     assert dirs.load(Request(command="claude")) == dirs.load(Request(profiles=("ai-agent",)))
 
 
-def test_paths_or_blocks_alone_stand_on_the_floor(dirs: UserDirs) -> None:
-    """C-015: without a profile only the named grants are open."""
-    policy = dirs.load(Request(grants=(grant(Access.READ, "/usr", "--ro"),)))
+def test_only_grants_the_named_paths_alone(dirs: UserDirs) -> None:
+    """C-015: --only starts without the default profile and without the file of the project."""
+    dirs.write(dirs.work / "paddock.toml", "[filesystem]\nallow_globs = ['/srv/**']\n")
+    policy = dirs.load(Request(only=True, grants=(grant(Access.READ, "/usr", "--ro"),)))
     assert (policy.profiles, patterns(policy)) == (("base",), ["/usr"])
-    assert dirs.load(Request(blocks=("mkdir",))).profiles == ("base",)
+
+
+def test_paths_and_blocks_add_to_the_default_profile(dirs: UserDirs) -> None:
+    """C-015."""
+    plain = dirs.load(Request())
+    more = dirs.load(Request(grants=(grant(Access.READ, "/srv/x", "--ro"),), blocks=("mkdir",)))
+    assert more.profiles == plain.profiles
+    assert patterns(more) == [*patterns(plain), "/srv/x"]
+    assert more.syscalls.block[-1].value == "mkdir"
 
 
 def test_a_deny_alone_narrows_the_default(dirs: UserDirs) -> None:
@@ -71,7 +80,9 @@ def test_every_grant_names_its_flag(dirs: UserDirs) -> None:
         (Access.EXEC, "-x"),
     ]
     policy = dirs.load(
-        Request(grants=tuple(grant(access, f"/g/{flag}", flag) for access, flag in flags))
+        Request(
+            only=True, grants=tuple(grant(access, f"/g/{flag}", flag) for access, flag in flags)
+        )
     )
     assert [(g.access, str(g.source)) for g in policy.filesystem.grants] == flags
 
@@ -81,7 +92,7 @@ def test_at_the_prompt_a_relative_path_means_the_current_directory(dirs: UserDir
         grant(Access.ALLOW, pattern)
         for pattern in (".", "./a", "b/*", "c?", "~/d", "<cwd>/**", "$HOME/e")
     )
-    policy = dirs.load(Request(grants=wanted))
+    policy = dirs.load(Request(only=True, grants=wanted))
     work, home = dirs.work, dirs.home
     expected = [
         f"{work}",
@@ -123,7 +134,7 @@ def test_a_wrong_flag_is_an_error_with_its_name(
 
 
 def test_names_that_are_not_utf8_go_through(dirs: UserDirs) -> None:
-    policy = dirs.load(Request(grants=(grant(Access.READ, "/srv/\udcff\udc80"),)))
+    policy = dirs.load(Request(only=True, grants=(grant(Access.READ, "/srv/\udcff\udc80"),)))
     assert patterns(policy) == ["/srv/\udcff\udc80"]
 
 
@@ -189,10 +200,11 @@ def test_audit_on_and_off_at_once_is_a_contradiction(dirs: UserDirs) -> None:
 def test_only_a_named_workspace_is_the_workspace(dirs: UserDirs) -> None:
     policy = dirs.load(
         Request(
+            only=True,
             grants=tuple(
                 grant(Access.ALLOW, p)
                 for p in ("<cwd>", "<cwd>/", "<cwd>/**", "<cwd>/a", str(dirs.work))
-            )
+            ),
         )
     )
     assert [(g.pattern, g.workspace) for g in policy.filesystem.grants] == [
