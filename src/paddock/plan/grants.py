@@ -41,6 +41,9 @@ _LOADER_DEVICES = (
 )
 
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
+_SYSTEM_TREES = ("/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr")
+_SOURCE_TREES = ("/usr/local/src", "/usr/src")  # projects of an administrator
+_SYSTEM_DIRS = ("/var", "/var/lib", "/var/log")  # a project may be in a directory below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +113,8 @@ def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
 
 
 def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
-    """Directories that are not a project: the whole home, shared temporary directories, kernel
-    trees.
+    """Directories that are not a project: the whole home, shared temporary directories, trees of
+    the kernel and of the system.
     """
     if not requested.workspace:
         return
@@ -128,9 +131,17 @@ def refuse_workspace(requested: RequestedGrant, host: Host) -> None:
         )
     elif any(within(requested.path, tree) for tree in _KERNEL_TREES):
         why = f"the workspace would be {requested.path}, which belongs to the kernel"
+    elif _is_of_the_system(requested.path):
+        why = f"the workspace would be {requested.path}, which belongs to the system"
     else:
         return
     raise PolicyError(why, where=requested.source, hint="start paddock in a project directory")
+
+
+def _is_of_the_system(path: str) -> bool:
+    if any(within(path, tree) for tree in _SOURCE_TREES):
+        return False
+    return path in _SYSTEM_DIRS or any(within(path, tree) for tree in _SYSTEM_TREES)
 
 
 def refuse_exposed_journal(requested: RequestedGrant, journal_dir: str | None) -> None:

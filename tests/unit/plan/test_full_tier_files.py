@@ -93,6 +93,27 @@ def test_home_is_refused_as_a_workspace_in_the_full_tier() -> None:
         compile_plan(policy(files(grant(Access.ALLOW, "/home/ada/**", workspace=True))), FULL)
 
 
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        ("/etc", True),
+        ("/etc/nginx", True),
+        ("/usr/share/app", True),
+        ("/var", True),
+        ("/usr/src/linux", False),
+        ("/var/www/site", False),
+        ("/srv", False),
+    ],
+)
+def test_a_directory_of_the_system_is_no_workspace(path: str, refused: bool) -> None:
+    asked = policy(files(grant(Access.ALLOW, f"{path}/**", workspace=True)))
+    if not refused:
+        compile_plan(asked, FULL)
+        return
+    with pytest.raises(PolicyError, match=f"the workspace would be {path}, which belongs to the"):
+        compile_plan(asked, FULL)
+
+
 def test_a_journal_in_a_writable_grant_is_refused_in_this_tier_too() -> None:
     """C-085"""
     asked = policy(
