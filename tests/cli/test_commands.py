@@ -127,10 +127,11 @@ def test_strict_is_ai_agent_and_six_more_system_calls(sandbox: SandboxRunner) ->
     assert default == strict
 
 
-def test_flags_without_a_profile_start_from_nothing(sandbox: SandboxRunner) -> None:
+def test_only_starts_from_nothing(sandbox: SandboxRunner) -> None:
     """C-015"""
     words: list[Word] = [
         "run",
+        "--only",
         "--tier",
         "landlock",
         "--ro",

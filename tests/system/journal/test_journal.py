@@ -424,6 +424,7 @@ def test_a_journal_in_memory_is_warned_about(sandbox: SandboxRunner) -> None:
         for directory, warned in ((place, True), (sandbox.tree.root / "on-disk", False)):
             words: list[Word] = [
                 "run",
+                "--only",
                 "--read",
                 "/usr",
                 "--audit-log",
