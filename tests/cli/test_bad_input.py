@@ -63,12 +63,13 @@ def test_a_command_needs_no_dashes(sandbox: SandboxRunner) -> None:
         "--env=A=b",
         "sh",
         "-c",
-        "echo $A $1",
+        "echo $A $*",
         "sh",
         "--only",
+        "--debug",
     ]
     outcome = sandbox.tester.run([*run, *words], cwd=sandbox.tree.project)
-    assert (outcome.stdout, outcome.exit_code) == ("b --only\n", 0), outcome
+    assert (outcome.stdout, outcome.exit_code) == ("b --only --debug\n", 0), outcome
 
 
 def test_flags_add_to_the_default_profile(sandbox: SandboxRunner) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import os
 import sys
 import traceback
@@ -102,8 +103,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _own(arguments: list[str]) -> list[str]:
-    """The arguments before the first ``--``; the rest belongs to the command."""
-    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+    """The arguments before the first ``--``; the rest belongs to the command. Without ``--`` the
+    command of ``run`` and ``jail`` may begin at the first word that is no option.
+    """
+    if "--" in arguments:
+        return arguments[: arguments.index("--")]
+    if arguments[:1] not in (["run"], ["jail"]):
+        return arguments
+    options = itertools.takewhile(lambda word: word.startswith("-"), arguments[1:])
+    return [arguments[0], *options]
 
 
 def _dispatch(arguments: list[str]) -> int:
