@@ -210,7 +210,7 @@ def test_doctor_tries_everything_and_ends_well_here(sandbox: SandboxRunner) -> N
     assert {tried["mechanism"]: tried["held"] for tried in answer["tried"]}
     asked = paddock(sandbox, "doctor", "--tier", "landlock").stdout
     assert "tier: landlock" in asked
-    assert "not enforced in this tier: names inside a grant" in asked
+    assert "not enforced in this tier: reading of names that are denied inside a grant" in asked
     assert "network, if a policy restricts it: through the proxy only" in asked
 
 
@@ -237,6 +237,17 @@ def test_explain_lists_the_rules_that_the_landlock_tier_does_not_enforce(
     sandbox: SandboxRunner,
 ) -> None:
     shown = paddock(sandbox, "explain", "--tier", "landlock").stdout
+    assert "not covered  network; reading of names that are denied inside a grant" in shown
+    assert re.search(
+        r"^denied +cannot be created, written or removed, but .*\.env", shown, re.M | re.S
+    )
+    assert re.search(
+        r"^protected +read-only inside writable directories, cannot be created: .*\.envrc ",
+        shown,
+        re.M | re.S,
+    ), shown
+    # Without seccomp no call waits for a decision.
+    shown = paddock(sandbox, "explain", "--tier", "landlock", "--off", "seccomp").stdout
     assert "names inside a grant (.env, .git/hooks" in shown
     assert "protected  " not in shown
 
@@ -293,11 +304,15 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(sandbox: San
     assert "paddock trust" in untrusted.stderr
     assert paddock(sandbox, "trust").exit_code == 0
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
-    # The agent may write its workspace. A policy that it writes there gives no rights.
-    wrote = paddock(
-        sandbox, "run", "--tier", "landlock", "--", "sh", "-c", f"echo '# more' >> {file}"
-    )
-    assert wrote.exit_code == 0, wrote
+    # The agent may write its workspace, but no policy in it.
+    change = ["sh", "-c", f"echo '# more' >> {file}"]
+    before = file.read_text()
+    refused = paddock(sandbox, "run", "--tier", "landlock", "--", *change)
+    assert (refused.exit_code, file.read_text()) == (2, before), refused
+    assert paddock(sandbox, "run", "--", "true").exit_code == 0
+    # A policy that was changed outside gives no rights.
+    assert sandbox.outside(change).exit_code == 0
+    assert file.read_text() != before
     changed = paddock(sandbox, "run", "--", "true")
     assert changed.exit_code == 125
     assert "changed" in changed.stderr

@@ -30,7 +30,7 @@ const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- C
                      preflight --plan-fd N | record --plan-fd N --line N | \
                      unreached --plan-fd N -- COMMAND… | \
                      attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | \
-                     judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
+                     judge --plan-fd N | judge-writes --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {

@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 use rustix::io::Errno;
 use rustix::thread::SecureComputingMode;
 
+use crate::kernel::sys::Instruction;
 use crate::kernel::{errno_names, sys};
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::init;
+use crate::sandbox::seccomp::bpf;
 
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
@@ -20,6 +22,13 @@ pub fn filtered() -> bool {
         Ok(mode) => mode == SecureComputingMode::Filter,
         Err(errno) => errno != Errno::INVAL,
     }
+}
+
+/// May a listener answer calls of this process and its children? Not if one does already, for
+/// example that of an outer sandbox. A filter stays on this process, so this is tried last.
+fn may_listen() -> bool {
+    const ALLOW: Instruction = Instruction { code: bpf::RETURN, jt: 0, jf: 0, k: bpf::RET_ALLOW };
+    rustix::thread::set_no_new_privs(true).and_then(|()| sys::seccomp_listener(&[ALLOW])).is_ok()
 }
 
 pub fn report() -> String {
@@ -52,12 +61,13 @@ pub fn report() -> String {
     let _ = write!(
         out,
         ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\
-         \"errno\":{}}}}}",
+         \"errno\":{}}},\"listener\":{}}}",
         step.is_none(),
         quoted(step),
         name(errno),
         usable.overlay.is_ok(),
         name(usable.overlay.err()),
+        may_listen(),
     );
     out
 }

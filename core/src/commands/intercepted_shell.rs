@@ -33,7 +33,7 @@ use crate::plan::wire::reader;
 use crate::plan::{OnFailure, Shell, present};
 use crate::sandbox::enter::Restrictions;
 use crate::sandbox::environment;
-use crate::sandbox::landlock::FileGrants;
+use crate::sandbox::landlock::{FileGrants, GrantError};
 use crate::sandbox::root::shells::{REAL_SHELLS_LINK, SHELL_NAMES, SHELL_PLAN_FILE};
 use crate::sandbox::seccomp::bpf;
 
@@ -285,6 +285,16 @@ impl ShellPlanFile {
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        // An outer run may do the writes of this shell. It allows no inner rules for files.
+        let has_scopes_alone = sys::landlock_abi() == Err(Errno::OPNOTSUPP);
+        if has_scopes_alone {
+            match plan.files.take() {
+                Some(files) if !plan.opens_all(&files) => {
+                    return Err(GrantError::NoLandlock(Errno::OPNOTSUPP).into());
+                }
+                _ => {}
+            }
+        }
         close_link_targets::close(&mut plan)?;
         standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
@@ -293,10 +303,14 @@ impl ShellPlanFile {
         };
         let mark: Vec<Instruction> =
             bpf::answering(Arch::NATIVE, number, &token, INSIDE_ERRNO.raw_os_error())?;
-        let restrictions = Restrictions::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
+        let mut restrictions = Restrictions::prepare(&plan, &[], Vec::new())?;
+        if has_scopes_alone {
+            restrictions = restrictions.with_scopes(&plan)?;
+        }
+        let restrictions = restrictions.marked(mark, pipes());
         FileGrants::anywhere(&plan, restrictions.ruleset())?;
         restrictions.complete(&plan, &[])?;
-        if let Some(ruleset) = restrictions.ruleset() {
+        if let (Some(ruleset), Some(_)) = (restrictions.ruleset(), &plan.files) {
             // The real shells may be executed, whatever else may be read.
             let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
             let opened = CString::new(dir).map_err(|_| Errno::INVAL).and_then(|dir| {

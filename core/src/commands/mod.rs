@@ -9,6 +9,7 @@ mod host_facts;
 mod intercepted_shell;
 mod judge_exec;
 mod judge_host;
+mod judge_writes;
 mod plan_fd;
 mod probe;
 mod record_events;
@@ -130,6 +131,13 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"judge-host") => {
             arguments.end()?;
             print(&judge_host::report(&question()?)?)
+        }
+        Some(b"judge-writes") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
+            close_link_targets::close(&mut plan)?;
+            print(&judge_writes::report(&plan, &question()?)?)
         }
         Some(b"redact") => {
             arguments.end()?;

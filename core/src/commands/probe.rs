@@ -334,8 +334,9 @@ fn filter() -> Result<(), Errno> {
         sockets: BTreeSet::new(),
         namespaces: false,
     };
-    let filter = Filter::compile(&requested, Arch::NATIVE, false, false, SocketAccess::default())
-        .map_err(|_| Errno::INVAL)?;
+    let filter =
+        Filter::compile(&requested, Arch::NATIVE, false, false, false, SocketAccess::default())
+            .map_err(|_| Errno::INVAL)?;
     rustix::thread::set_no_new_privs(true)?;
     sys::seccomp_install(&filter.program)
 }

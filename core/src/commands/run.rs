@@ -20,6 +20,7 @@ use crate::files::guard::Guard;
 use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
+use crate::files::writes::{self, KnownNames, Writer};
 use crate::gate::ExecGate;
 use crate::journal::event::exec::ExecReport;
 use crate::journal::event::limits::ExceededLimit;
@@ -49,7 +50,7 @@ use crate::sandbox::init::{self, AnswerCalls, Launch, OverlayFds};
 use crate::sandbox::landlock::{self, FileGrants};
 use crate::sandbox::preflight::Preflight;
 use crate::sandbox::temp_dir::TempDir;
-use crate::sandbox::{environment, init_channel};
+use crate::sandbox::{environment, init_channel, start_scan};
 use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
 use crate::supervisor::event_loop::{self, SuperviseError, SupervisedCommand};
 use crate::supervisor::finish_earlier_scans;
@@ -331,6 +332,7 @@ impl Run<'_> {
         } = start;
         let plan = &self.plan;
         let terminal = ancestry::terminal_name();
+        let mut granted = None;
         if let Some(mut preflight) = preflight {
             if let (Some(temp), Some(files), Some(requested)) =
                 (temp, &mut preflight.files, &plan.temp)
@@ -338,6 +340,7 @@ impl Run<'_> {
                 files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
             }
             self.record_start(&argv, terminal.as_deref(), &preflight)?;
+            granted = preflight.files;
         }
         let command = command(plan, argv, temp, proxy)?;
         let container = match (&plan.namespaces, &plan.container) {
@@ -379,7 +382,16 @@ impl Run<'_> {
                 start_full_tier(full_tier, launch, certificates, look, chatty)
             }
             (None, None) => {
-                start_landlock_tier(restrictions, &command, limits, mask, launch.answer_calls)
+                let temporary = temp.map(|temp| temp.path().to_bytes());
+                let writer = judged_writer(plan, granted.as_ref(), temporary)?;
+                start_landlock_tier(
+                    restrictions,
+                    &command,
+                    limits,
+                    mask,
+                    writer,
+                    launch.answer_calls,
+                )
             }
         }
     }
@@ -434,14 +446,32 @@ struct StartInputs<'a, 'p> {
     answer_calls: AnswerCalls<'a>,
 }
 
+/// The process that does the writes of the command. None: the plan has no writes to judge.
+pub fn judged_writer(
+    plan: &Plan,
+    granted: Option<&FileGrants<'_>>,
+    temporary: Option<&[u8]>,
+) -> Result<Option<Writer>, SandboxError> {
+    let Some(files) = plan.files.as_ref().filter(|_| writes::are_judged(plan)) else {
+        return Ok(None);
+    };
+    let granted = granted.ok_or(SandboxError::Usage("the plan has no files"))?;
+    let known = match start_scan::known_names(files, granted)? {
+        Some(known) => known,
+        None => KnownNames::of_plan(files)?,
+    };
+    Ok(Some(Writer::new(files, known, temporary, plan.observe)))
+}
+
 fn start_landlock_tier(
     restrictions: &Restrictions,
     command: &Command,
     limits: &Limits,
     mask: &SignalMask,
+    writer: Option<Writer>,
     answer_calls: AnswerCalls<'_>,
 ) -> Result<Attempt, Refusal> {
-    Ok(match event_loop::start(restrictions, command, limits, mask, answer_calls)? {
+    Ok(match event_loop::start(restrictions, command, limits, mask, writer, answer_calls)? {
         event_loop::LandlockStart::Running(pid) => Ok(Running::of(SupervisedCommand::Child(pid))),
         event_loop::LandlockStart::UnderInit(sandbox) => {
             Ok(Running::of(SupervisedCommand::UnderLandlockInit(sandbox)))

@@ -20,3 +20,4 @@ pub mod tree_roots;
 pub mod unfinished_scan_marks;
 pub mod walk;
 pub mod workspace;
+pub mod writes;

@@ -121,6 +121,18 @@ impl ProcessMemory {
         }
     }
 
+    /// Reads so many bytes.
+    pub fn bytes(&mut self, address: u64, length: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let at = address.checked_add(bytes.len() as u64).ok_or(Errno::FAULT)?;
+            let rest = self.rest(at)?;
+            let count = rest.len().min(length - bytes.len());
+            bytes.extend_from_slice(&rest[..count]);
+        }
+        Ok(bytes)
+    }
+
     pub fn word(&mut self, address: u64) -> Result<u64, Errno> {
         let mut bytes = [0; 8];
         let mut filled = 0;

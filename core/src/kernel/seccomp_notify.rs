@@ -8,6 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::process_memory::ProcessMemory;
 use super::sys::{self, Notification, Response};
@@ -18,6 +19,8 @@ const CONTINUE_FLAG: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 
 pub struct NotifyListener {
     fd: OwnedFd,
+    /// Another process receives the calls, and sends the others here.
+    forwarded: Option<OwnedFd>,
 }
 
 /// A waiting call. It ends at any time if its caller is killed.
@@ -41,6 +44,8 @@ pub enum NotifyAnswer {
 
 pub enum NextCall {
     Call(InterceptedCall),
+    /// Another message of the process that receives the calls.
+    Message(Vec<u8>),
     Nothing,
     /// No process with this filter is left.
     Closed,
@@ -48,17 +53,51 @@ pub enum NextCall {
 
 impl NotifyListener {
     pub fn new(fd: OwnedFd) -> NotifyListener {
-        NotifyListener { fd }
+        NotifyListener { fd, forwarded: None }
+    }
+
+    /// From now on another process receives the calls. It sends those that it does not answer.
+    pub fn forward_from(&mut self, socket: OwnedFd) {
+        self.forwarded = Some(socket);
+    }
+
+    /// The descriptor of the kernel.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Readable when a call waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.forwarded.as_ref().unwrap_or(&self.fd).as_fd()
+    }
+
+    /// Sends a call to the process that receives the calls.
+    pub fn hand_over(&self, call: &InterceptedCall) -> Result<(), Errno> {
+        let socket = self.forwarded.as_ref().ok_or(Errno::NOTCONN)?;
+        call.send(socket.as_fd())
+    }
+
+    /// The next message of the process that receives the calls.
+    fn next_forwarded(socket: &OwnedFd) -> Result<NextCall, Errno> {
+        let mut bytes = [0; MAX_FORWARDED_BYTES];
+        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN) => Ok(NextCall::Nothing),
+            Err(Errno::CONNRESET) => Ok(NextCall::Closed),
+            Err(errno) => Err(errno),
+            Ok((_, 0)) => Ok(NextCall::Closed),
+            Ok((_, length)) => Ok(match InterceptedCall::parse(&bytes[..length]) {
+                Some(call) => NextCall::Call(call),
+                None => NextCall::Message(bytes[..length].to_vec()),
+            }),
+        }
     }
 
     /// Takes a call without waiting for one. `seen`: the descriptor is already known to be ready. A
     /// caller that is killed meanwhile still makes the kernel return.
     pub fn next(&self, mut seen: bool) -> Result<NextCall, Errno> {
+        if let Some(socket) = &self.forwarded {
+            return Self::next_forwarded(socket);
+        }
         loop {
             // SECCOMP_IOCTL_NOTIF_RECV blocks if no call waits, even on a non-blocking descriptor.
             let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
@@ -89,6 +128,21 @@ impl NotifyListener {
         sys::notification_is_valid(self.fd.as_fd(), call.id)
     }
 
+    /// Gives the caller a descriptor as the answer. ENOENT: the caller is gone. This process closes
+    /// its own copy before the caller goes on: nobody can execute a file that is open for writing.
+    pub fn answer_with_fd(
+        &self,
+        call: &InterceptedCall,
+        descriptor: OwnedFd,
+        close_on_exec: bool,
+    ) -> Result<(), Errno> {
+        let listener = self.fd.as_fd();
+        let number = sys::add_descriptor(listener, call.id, descriptor.as_fd(), close_on_exec)?;
+        drop(descriptor);
+        self.answer(call, NotifyAnswer::Value(number));
+        Ok(())
+    }
+
     /// Errors are ignored: the caller can be gone.
     pub fn answer(&self, call: &InterceptedCall, answer: NotifyAnswer) {
         let none = Response { id: call.id, value: 0, error: 0, flags: 0 };
@@ -101,7 +155,43 @@ impl NotifyListener {
     }
 }
 
+/// A message with this first byte is a call.
+const CALL_TAG: u8 = b'C';
+const CALL_BYTES: usize = 1 + 8 + 4 + 4 + 6 * 8;
+/// A call, or a message with a path.
+pub const MAX_FORWARDED_BYTES: usize = MAX_PATH_BYTES + 256;
+
 impl InterceptedCall {
+    /// Sends the call to another process with the same listener.
+    pub fn send(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut bytes = Vec::with_capacity(CALL_BYTES);
+        bytes.push(CALL_TAG);
+        bytes.extend(self.id.to_ne_bytes());
+        bytes.extend(self.thread.to_ne_bytes());
+        bytes.extend(self.number.to_ne_bytes());
+        self.arguments.iter().for_each(|argument| bytes.extend(argument.to_ne_bytes()));
+        rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL).map(drop)
+    }
+
+    /// None: the message is no call.
+    pub fn parse(bytes: &[u8]) -> Option<InterceptedCall> {
+        let [CALL_TAG, bytes @ ..] = bytes else { return None };
+        let (id, bytes) = bytes.split_first_chunk()?;
+        let (thread, bytes) = bytes.split_first_chunk()?;
+        let (number, mut bytes) = bytes.split_first_chunk()?;
+        let mut arguments = [0; 6];
+        for argument in &mut arguments {
+            let (word, rest) = bytes.split_first_chunk()?;
+            (*argument, bytes) = (u64::from_ne_bytes(*word), rest);
+        }
+        bytes.is_empty().then_some(InterceptedCall {
+            id: u64::from_ne_bytes(*id),
+            thread: u32::from_ne_bytes(*thread),
+            number: i32::from_ne_bytes(*number),
+            arguments,
+        })
+    }
+
     #[cfg(test)]
     pub fn for_test(thread: u32, number: i32, arguments: [u64; 6]) -> InterceptedCall {
         InterceptedCall { id: 0, thread, number, arguments }

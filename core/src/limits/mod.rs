@@ -256,8 +256,23 @@ impl Limits {
         self.admit_as(b"0", b"/proc/self/oom_score_adj\0")
     }
 
+    /// Like `admit_self`, if the parent has called [`Limits::offer_to_oom_killer`].
+    pub fn join_groups(&self) -> Result<(), LimitsError> {
+        self.groups.admit(b"0").map_err(LimitsError::Admit)
+    }
+
+    /// If the machine runs out of memory anyway, the kernel ends the caller and its later children
+    /// first. For a process that can not write to /proc afterwards.
+    pub fn offer_to_oom_killer(&self) -> Result<(), LimitsError> {
+        self.raise_oom_score(b"/proc/self/oom_score_adj\0")
+    }
+
     fn admit_as(&self, pid: &[u8], oom_score_adj: &[u8]) -> Result<(), LimitsError> {
         self.groups.admit(pid).map_err(LimitsError::Admit)?;
+        self.raise_oom_score(oom_score_adj)
+    }
+
+    fn raise_oom_score(&self, oom_score_adj: &[u8]) -> Result<(), LimitsError> {
         if self.active_limit(Limit::Memory).is_some() {
             // If the machine runs out of memory anyway, the kernel ends this tree first.
             let path = std::ffi::CStr::from_bytes_with_nul(oom_score_adj).unwrap_or(c"");

@@ -17,6 +17,7 @@ pub mod wire;
 
 use std::collections::BTreeSet;
 
+use landlock::AccessFs;
 use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
@@ -335,6 +336,20 @@ impl Plan {
         self.landlock.as_ref().and_then(|landlock| landlock.rights(access)).unwrap_or_default()
     }
 
+    /// Do the grants leave all files open? Landlock judges ioctl(2) of devices, which are in /dev.
+    /// No grant lets a command make a device.
+    pub fn opens_all(&self, files: &FilesPlan) -> bool {
+        let rights = |whole: bool| {
+            let grants = files.grants.iter().filter(|grant| {
+                !whole || (grant.path.as_bytes() == b"/" && grant.except.is_empty())
+            });
+            grants.fold(Rights::EMPTY, |rights, grant| rights | self.rights(&grant.access))
+        };
+        files.closed.is_empty()
+            && files.unwritable.is_empty()
+            && (rights(true) | AccessFs::IoctlDev).contains(rights(false))
+    }
+
     fn check(&self, uid: u32) -> Result<(), PlanError> {
         if self.version != VERSION {
             return Err(PlanError::Version(self.version));
@@ -385,9 +400,12 @@ impl Plan {
                 _ => Err(PlanError::Tier("open", "rules without files")),
             };
         };
-        let listed =
-            [&files.deny, &files.opened, &files.flagged].iter().any(|list| !list.is_empty());
-        let by_name = listed || !files.protect.is_empty();
+        // In the landlock tier names are judged at each write, by intercepted calls.
+        let by_name = !files.deny.is_empty()
+            || !files.deny_names.is_empty()
+            || !files.protect.is_empty()
+            || !files.opened.is_empty();
+        let unjudged = !files.flagged.is_empty() || (by_name && self.seccomp.is_none());
         match (self.tier, &self.namespaces) {
             (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
             (Tier::Full, Some(_)) if self.temp.is_some() => {
@@ -397,7 +415,7 @@ impl Plan {
                 return Err(PlanError::Tier("full", "an except"));
             }
             (Tier::Landlock, Some(_)) => return Err(PlanError::Tier("landlock", "namespaces")),
-            (Tier::Landlock, None) if by_name => return Err(PlanError::Tier("landlock", "names")),
+            (Tier::Landlock, None) if unjudged => return Err(PlanError::Tier("landlock", "names")),
             (Tier::Landlock, None) if self.workspace.is_some() => {
                 return Err(PlanError::Tier("landlock", "workspace"));
             }

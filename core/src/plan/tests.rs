@@ -57,8 +57,6 @@ fn parts_of_the_other_tier_are_refused() {
     for (golden, pointer, new) in [
         (GOLDEN, "/namespaces", namespaces),
         (GOLDEN, "/workspace", json!({"path": "/home/ada/project", "resume": null})),
-        (GOLDEN, "/files/deny", json!(["**/.env"])),
-        (GOLDEN, "/files/protect", json!([{"below": ["**"], "but": [], "names": [".git/hooks"]}])),
         (GOLDEN, "/files", Value::Null),
         (FULL, "/namespaces", Value::Null),
         (FULL, "/temp", json!({"parent": "/tmp", "access": "allow"})),

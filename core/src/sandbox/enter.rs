@@ -1,11 +1,12 @@
 //! Applies all restrictions to the calling process. Everything is prepared before. To enter only
 //! makes system calls, so it works in a process that shares its parent's memory.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use ::landlock::Scope;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
@@ -13,8 +14,10 @@ use rustix::thread::SecureComputingMode;
 use super::capabilities::{Privileges, ServiceUser};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
-use super::landlock;
+use super::landlock::{self, FileGrants};
 use super::seccomp::{self, Filter};
+use crate::files::writes;
+use crate::journal::Journal;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, Instruction, SignalMask};
 use crate::network::{NetworkError, supervised_connect};
@@ -29,6 +32,16 @@ pub struct Restrictions {
     rlimits: Vec<(Resource, u64)>,
     /// Empty until [`landlock::FileGrants`] adds the rules.
     ruleset: Option<OwnedFd>,
+    /// The command's own Landlock layer, if init has the rules already: it only keeps the command's
+    /// signals from init.
+    inner_ruleset: Option<OwnedFd>,
+    /// The rules of init, if they differ: they allow reading /proc too. Then the command's own layer
+    /// has all rules of the plan.
+    init_ruleset: OnceCell<OwnedFd>,
+    /// Does init judge the writes of the command?
+    judges_writes: bool,
+    /// This process has the rules already, and its children inherit them.
+    is_confined: Cell<bool>,
     /// The Landlock ABI of this kernel; 0 if the plan does not use it.
     pub actual_abi: i32,
     /// None: the command starts in the working directory of this process.
@@ -62,6 +75,7 @@ pub enum EnterStep {
     Seccomp,
     Listener,
     Confirm,
+    ReadProc,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,8 +88,8 @@ pub struct EnterError {
 impl EnterError {
     /// The errno of a system call that builds the sandbox itself.
     pub fn of_a_mechanism(self) -> Option<Errno> {
-        matches!(self.step, EnterStep::NoNewPrivs | EnterStep::Landlock | EnterStep::Seccomp)
-            .then_some(self.errno)
+        use EnterStep::{Landlock, Listener, NoNewPrivs, Seccomp};
+        matches!(self.step, NoNewPrivs | Landlock | Listener | Seccomp).then_some(self.errno)
     }
 
     /// As one number that is not 0, for a process that can report no more than that.
@@ -91,7 +105,7 @@ impl EnterError {
 }
 
 impl EnterStep {
-    const ALL: [EnterStep; 11] = [
+    const ALL: [EnterStep; 12] = [
         EnterStep::FollowParent,
         EnterStep::Limits,
         EnterStep::Privileges,
@@ -103,6 +117,7 @@ impl EnterStep {
         EnterStep::Seccomp,
         EnterStep::Listener,
         EnterStep::Confirm,
+        EnterStep::ReadProc,
     ];
 
     fn what(self) -> &'static str {
@@ -119,11 +134,14 @@ impl EnterStep {
             EnterStep::Descriptors => "cannot close open descriptors for the command",
             EnterStep::Seccomp => "cannot install the system call filter",
             EnterStep::Listener => {
-                "the supervisor cannot intercept system calls, which exec rules and copies of the \
-                    workspace need"
+                "the supervisor cannot intercept system calls, which exec rules, protected names \
+                    and copies of the workspace need"
             }
             EnterStep::Confirm => {
                 "the kernel does not confirm no_new_privs and the system call filter"
+            }
+            EnterStep::ReadProc => {
+                "cannot read /proc, which protected names need in the landlock tier"
             }
         }
     }
@@ -137,6 +155,7 @@ impl EnterStep {
             EnterStep::Workdir => {
                 "the directory was removed, or you may not enter it: start in another directory"
             }
+            EnterStep::ReadProc => "if another sandbox denies it, run this command outside of it",
             _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
@@ -154,7 +173,18 @@ impl Restrictions {
                 .map(|(ruleset, abi)| (Some(ruleset), abi))?,
             _ => (None, 0),
         };
+        let judges_writes = writes::are_judged(plan);
+        let inner_ruleset = match &plan.landlock {
+            Some(landlock) if judges_writes => {
+                landlock::create_inner_ruleset(landlock, actual_abi)?
+            }
+            _ => None,
+        };
         let restrictions = Restrictions {
+            inner_ruleset,
+            init_ruleset: OnceCell::new(),
+            judges_writes,
+            is_confined: Cell::new(false),
             privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
             rlimits: [&plan.rlimits[..], limits].concat(),
@@ -174,6 +204,32 @@ impl Restrictions {
         Ok(restrictions)
     }
 
+    /// Init reads the state of each caller in /proc. If the rules do not allow that, init gets rules
+    /// of its own.
+    pub fn let_init_read_proc<'p>(
+        &'p self,
+        plan: &'p Plan,
+        files: &mut FileGrants<'p>,
+        journal: Option<&Journal>,
+    ) -> Result<(), SandboxError> {
+        let Some(requested) = plan.landlock.as_ref().filter(|_| self.judges_writes) else {
+            return Ok(());
+        };
+        if files.allow_reading_proc(plan)? {
+            return Ok(());
+        }
+        let (ruleset, _) = landlock::create_ruleset(plan, requested)?;
+        let ruleset = self.init_ruleset.get_or_init(|| ruleset);
+        FileGrants::prepare(plan, Some(ruleset.as_fd()), journal)?;
+        files.add_init_rules(ruleset.as_fd(), requested)?;
+        Ok(())
+    }
+
+    /// The rules of the plan, if init has more rights.
+    pub fn rules_beyond_init(&self) -> Option<BorrowedFd<'_>> {
+        self.init_ruleset.get().and(self.ruleset())
+    }
+
     /// Compiles the filters, if that was not done. `sockets`: socket files that grants name.
     pub fn complete(
         &self,
@@ -187,7 +243,15 @@ impl Restrictions {
         let filter = match &plan.seccomp {
             Some(requested) => {
                 let (shared_group, gated) = (!keeps_signals_in(plan), plan.gate.is_some());
-                Some(Filter::compile(requested, Arch::NATIVE, shared_group, gated, socket_access)?)
+                let judged = self.judges_writes;
+                Some(Filter::compile(
+                    requested,
+                    Arch::NATIVE,
+                    shared_group,
+                    gated,
+                    judged,
+                    socket_access,
+                )?)
             }
             None => None,
         };
@@ -199,7 +263,7 @@ impl Restrictions {
         notified.extend(&self.answered);
         let notifying = match &notified[..] {
             [] => None,
-            names => Some(seccomp::notifying(Arch::NATIVE, names)?),
+            names => Some(seccomp::notifying(Arch::NATIVE, names, plan.observe)?),
         };
         let _ = self.filters.set(Filters { notifying, filter });
         Ok(())
@@ -208,6 +272,14 @@ impl Restrictions {
     /// For a shell: adds the mark that the shell is inside, and keeps these descriptors open.
     pub fn marked(self, mark: Vec<Instruction>, kept: Vec<u32>) -> Restrictions {
         Restrictions { mark: Some(mark), kept, ..self }
+    }
+
+    /// For a plan without files: keeps the signals and abstract sockets that the plan names inside.
+    pub fn with_scopes(mut self, plan: &Plan) -> Result<Restrictions, SandboxError> {
+        if let Some(requested) = &plan.landlock {
+            self.ruleset = landlock::create_inner_ruleset(requested, requested.abi)?;
+        }
+        Ok(self)
     }
 
     /// For the verb `attempt`: no supervisor answers, and a filter that refuses the call itself
@@ -304,10 +376,28 @@ impl Restrictions {
                 return Err(EnterError { step: EnterStep::Confirm, errno: Errno::PERM });
             }
         }
-        if let Some(ruleset) = &self.ruleset {
+        let is_whole = !self.is_confined.get() || self.init_ruleset.get().is_some();
+        let ruleset = if is_whole { &self.ruleset } else { &self.inner_ruleset };
+        if let Some(ruleset) = ruleset {
             sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(EnterStep::Landlock))?;
         }
         Ok(())
+    }
+
+    /// Applies Landlock rules to init, which writes for the command. The command inherits them.
+    pub fn confine_writer(&self) -> Result<(), EnterError> {
+        let at = |step| move |errno| EnterError { step, errno };
+        if self.no_new_privs {
+            rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
+        }
+        if let Some(ruleset) = self.init_ruleset.get().or(self.ruleset.as_ref()) {
+            sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(EnterStep::Landlock))?;
+        }
+        self.is_confined.set(true);
+        // An outer sandbox may deny it.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let read = rustix::fs::open(c"/proc/self/status", flags, Mode::empty());
+        read.map(drop).map_err(at(EnterStep::ReadProc))
     }
 }
 
@@ -362,7 +452,7 @@ mod tests {
             let error = EnterError { step, errno: Errno::ACCESS };
             assert_eq!(EnterError::of_code(error.code()), Some(error));
         }
-        for other in [0, i64::from(libc::EACCES), 12 << 32, i64::MIN] {
+        for other in [0, i64::from(libc::EACCES), 13 << 32, i64::MIN] {
             assert_eq!(EnterError::of_code(other), None, "{other}");
         }
     }

@@ -10,24 +10,23 @@ use super::enter::Restrictions;
 use super::error::SandboxError;
 use super::init::{self, Launch, SandboxStart, SendMessage};
 use super::init_channel::InitMessage;
-use super::landlock::{FileGrants, GrantError, GrantLocation, grant_location};
+use super::landlock::{FileGrants, GrantError, grant_location};
 use super::preflight::Preflight;
 use super::root::RootBlueprint;
+use super::start_scan::ScanInputs;
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::guard::{Guard, GuardError};
-use crate::files::patterns::{NamePatterns, NamePatternsError, NameRule};
-use crate::files::tree_roots::GrantedTree;
+use crate::files::guard::Guard;
+use crate::files::host_sockets;
 use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
-use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::MAX_PATH_BYTES;
 use crate::limits::Limits;
-use crate::plan::wire::bytes::{self, AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, NonUtf8};
-use crate::plan::{self, Namespaces, Plan};
+use crate::plan::{self, Namespaces, Plan, Tier};
 
 pub struct FullTier<'p> {
     plan: &'p Plan,
@@ -276,58 +275,10 @@ fn start_guard(
     workspace: Option<&AbsPath>,
     quarantine: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
-    // New names in a copy stay there until a person applies them, and that person is asked.
-    let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
-    let all_copied =
-        files.locations.iter().all(|location| !location.grant.writes() || copied(&location.real));
-    let (protect, flagged): (&[plan::ProtectedNames], &[Text]) =
-        if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
-    let exposed =
-        |path: &&AbsPath| files.locations.iter().any(|location| path.is_within(&location.real));
-    // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
-    let written = |location: &GrantLocation<'_>| files.writing(&location.real).next().is_some();
-    let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
-    let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
-    let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
-    let concerned = |location: &&GrantLocation<'_>| {
-        written(location) || denied.iter().any(|fixed| may_lie_in(fixed, &location.real))
-    };
-    let directories =
-        files.locations.iter().filter(|location| location.directory).filter(concerned);
-    let trees: Vec<GrantedTree> = directories
-        .map(|location| GrantedTree {
-            path: location.real.clone(),
-            writable: written(location) && !copied(&location.real),
-            watched: written(location),
-        })
-        .collect();
-    let searched: Vec<AbsPath> = trees.iter().map(|tree| tree.path.clone()).collect();
-    let mut names = names_of(requested, protect, flagged, Some(&searched))?;
-    let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
-    // Closed and own paths that do not exist yet.
-    for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(NameRule::Deny, path.as_bytes());
-    }
-    for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(NameRule::Protect, path.as_bytes());
-    }
-    for cover in masked {
-        names.add_path(NameRule::Deny, cover.path.as_bytes());
-    }
-    names.settle()?;
-    if names.is_empty() && requested.deny_names.is_empty() {
+    let inputs = ScanInputs::of(requested, files, covers, masked, workspace, Tier::Full)?;
+    let Some(ScanInputs { names, trees, left_out, closed }) = inputs else {
         return Ok((None, Vec::new()));
-    }
-    let mut left_out: Vec<AbsPath> = covers
-        .iter()
-        .filter(|cover| cover.kind != CoverKind::Pin)
-        .map(|cover| cover.path.clone())
-        .collect();
-    // Other sockets that the search finds are covered.
-    left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
-    home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
-    names.settle()?;
-    let closed = files.closed_with_other_names(requested);
+    };
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, quarantine)?;
     Ok((Some(guard), found))
 }
@@ -374,21 +325,6 @@ fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
 fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files.writing(path).any(|location| location.directory && *path != location.real)
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
-}
-
-/// The patterns of a plan. `searched`: denied names that cannot lie in these trees are left out.
-pub fn names_of(
-    requested: &plan::FilesPlan,
-    protect: &[plan::ProtectedNames],
-    flagged: &[Text],
-    searched: Option<&[AbsPath]>,
-) -> Result<NamePatterns, NamePatternsError> {
-    let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
-    names.packages.clone_from(&requested.packages);
-    for group in &requested.deny_names {
-        names.deny(group, searched)?;
-    }
-    Ok(names)
 }
 
 /// Does the path lie in a directory that the command sees as the host does?
@@ -468,52 +404,4 @@ fn choose_whiteouts(
     }
     whiteouts.everywhere = everywhere;
     Ok(whiteouts)
-}
-
-/// The directories of a pattern before its first wildcard. A floating pattern has none.
-fn fixed_part(pattern: &Text) -> &[u8] {
-    let (fixed, _) = bytes::split(pattern.as_bytes(), b'*');
-    &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
-}
-
-/// The same for the beginning of a pattern that goes on below it.
-fn fixed_tree(beginning: &Text) -> &[u8] {
-    if beginning.as_bytes().contains(&b'*') { fixed_part(beginning) } else { beginning.as_bytes() }
-}
-
-/// By the fixed part of a pattern. Without one the pattern may match anywhere.
-fn may_lie_in(fixed: &[u8], tree: &AbsPath) -> bool {
-    let (short, long) = if fixed.len() < tree.as_bytes().len() {
-        (fixed, tree.as_bytes())
-    } else {
-        (tree.as_bytes(), fixed)
-    };
-    long.strip_prefix(short).is_some_and(|rest| {
-        rest.is_empty() || rest[0] == b'/' || short.ends_with(b"/") || short.is_empty()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pattern_may_match_in_a_tree_if_one_fixed_part_contains_the_other() {
-        let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
-        for (pattern, tree, expected) in [
-            ("**/.env", "/opt", true),
-            ("/home/a/w/**/.env", "/home/a/w", true),
-            ("/home/a/w/**/.env", "/home/a", true),
-            ("/home/a/w/**/.env", "/home/a/w/sub", true),
-            ("/home/a/w/**/.env", "/opt", false),
-            ("/home/a/w/**/.env", "/home/a/w-evil", false),
-            ("/home/a/w*/.env", "/home/a/w-evil", true),
-            ("/home/a/secret", "/home/a", true),
-            ("/home/a/secret", "/home/b", false),
-            ("/*/x", "/opt", true),
-        ] {
-            let (pattern, tree) = (text(pattern), AbsPath::new(text(tree)).unwrap());
-            assert_eq!(may_lie_in(fixed_part(&pattern), &tree), expected, "{pattern} {tree}");
-        }
-    }
 }

@@ -20,4 +20,5 @@ pub mod overlay;
 pub mod preflight;
 pub mod root;
 pub mod seccomp;
+pub mod start_scan;
 pub mod temp_dir;

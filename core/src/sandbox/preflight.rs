@@ -26,7 +26,10 @@ impl<'p> Preflight<'p> {
         restrictions: &'p Restrictions,
         journal: Option<&Journal>,
     ) -> Result<Preflight<'p>, SandboxError> {
-        let files = FileGrants::prepare(plan, restrictions.ruleset(), journal)?;
+        let mut files = FileGrants::prepare(plan, restrictions.ruleset(), journal)?;
+        if let Some(files) = &mut files {
+            restrictions.let_init_read_proc(plan, files, journal)?;
+        }
         restrictions.complete(plan, &files.as_ref().map_or_else(Vec::new, FileGrants::sockets))?;
         Ok(Preflight { files, restrictions })
     }

@@ -11,6 +11,7 @@ use super::event_loop::Due;
 use super::observer::{self, Observer};
 use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
+use crate::files::writes::{self, RefusedWrite};
 use crate::gate::{self, ExecGate};
 use crate::kernel::seccomp_notify::{InterceptedCall, NextCall, NotifyAnswer, NotifyListener};
 use crate::kernel::sys;
@@ -26,10 +27,13 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
     calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+    if writes::are_judged(plan) {
+        calls.extend(writes::calls(plan));
+    }
     calls.extend(
         open_questions::TERMINAL_CALLS.into_iter().filter(|_| open_questions::is_needed(plan)),
     );
-    calls.extend(observer::calls(plan.tier).filter(|_| plan.observe));
+    calls.extend(observer::calls(plan).filter(|_| plan.observe));
     calls
 }
 
@@ -40,6 +44,12 @@ pub struct CallHandlers {
     pub questions: OpenQuestions,
     pub observer: Option<Observer>,
     pub supervised_connect: Option<SupervisedConnect>,
+    /// Init judges writes. It reads the listener only after the start: until then writes are kept
+    /// here. Later only those come here that the observer has to see first.
+    judges_writes: bool,
+    early_writes: Vec<InterceptedCall>,
+    /// Writes that init has refused.
+    pub refused_writes: Vec<RefusedWrite>,
     /// The rename handler exists only after the start. Until then renames are kept here.
     awaits_renames: bool,
     early_renames: Vec<InterceptedCall>,
@@ -58,6 +68,9 @@ impl CallHandlers {
             questions,
             observer,
             supervised_connect,
+            judges_writes: writes::are_judged(plan),
+            early_writes: Vec::new(),
+            refused_writes: Vec::new(),
             awaits_renames: plan.workspace.is_some(),
             early_renames: Vec::new(),
         }
@@ -117,6 +130,12 @@ impl CallHandlers {
         renames: Option<&mut RenameHandler<'_>>,
     ) {
         let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
+        if self.judges_writes && writes::call::is_write_call(&call) {
+            if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
+                observer.note(seen);
+            }
+            return self.early_writes.push(call);
+        }
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
@@ -162,6 +181,7 @@ impl<'a> Calls<'a> {
         }
         let handlers = CallHandlers { awaits_renames: false, ..handlers };
         let mut calls = Calls { listener, handlers, renames, is_over: false };
+        calls.hand_over_writes();
         for call in std::mem::take(&mut calls.handlers.early_renames) {
             match &mut calls.renames {
                 Some(renames) => renames.take(&calls.listener, call),
@@ -229,10 +249,14 @@ impl<'a> Calls<'a> {
             match self.listener.next(std::mem::take(&mut seen))? {
                 NextCall::Call(call) => {
                     self.handlers.take(&self.listener, call, self.renames.as_mut());
+                    self.hand_over_writes();
                     // The next event is most likely the exec stop, which arrives as SIGCHLD.
                     if self.handlers.gate.as_ref().is_some_and(ExecGate::only_traces) {
                         break;
                     }
+                }
+                NextCall::Message(message) => {
+                    self.handlers.refused_writes.extend(RefusedWrite::parse(&message));
                 }
                 NextCall::Nothing => break,
                 NextCall::Closed => {
@@ -242,5 +266,13 @@ impl<'a> Calls<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Sends writes to init: those from before the start, and those that the observer has seen.
+    fn hand_over_writes(&mut self) {
+        for call in std::mem::take(&mut self.handlers.early_writes) {
+            // An error: init has ended, and with it the run.
+            let _ = self.listener.hand_over(&call);
+        }
     }
 }

@@ -11,11 +11,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::spin_wait::SpinWait;
+use crate::files::writes::Writer;
 use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, ReceivedSignal, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
-use crate::limits::Limits;
 use crate::limits::descendants::{REAP_PAUSE, end_descendants};
+use crate::limits::{Limits, LimitsError};
 use crate::sandbox::command::Command;
 use crate::sandbox::enter::{self, EnterError, EnterStep, Restrictions};
 use crate::sandbox::init::{self, AnswerCalls, HandedFds, Sandbox};
@@ -77,21 +78,23 @@ pub fn start(
     command: &Command,
     limits: &Limits,
     mask: &SignalMask,
+    writer: Option<Writer>,
     answer_calls: AnswerCalls<'_>,
 ) -> Result<LandlockStart, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
+    let writes = writer.is_some();
     let become_command = |parent: Pid, channel: Option<BorrowedFd<'_>>| {
-        let admitted = limits
-            .admit_self()
-            .map_err(|error| EnterError { step: EnterStep::Limits, errno: error.errno() });
-        admitted?;
+        // An init that writes for the command has the rules already, and with it the command.
+        let admitted = if writes { limits.join_groups() } else { limits.admit_self() };
+        admitted.map_err(limits_error)?;
         enter::become_command(Some(parent), Some(mask))?;
         restrictions.bound()?;
         restrictions.enter(channel)
     };
     if restrictions.listens() {
-        return start_under_init(&become_command, command, answer_calls);
+        let writer = writer.map(|writer| (writer, restrictions));
+        return start_under_init(&become_command, command, limits, writer, answer_calls);
     }
     let mut enter_failure = None;
     let mut exec_failure = None;
@@ -113,6 +116,10 @@ pub fn start(
     }
 }
 
+fn limits_error(error: LimitsError) -> EnterError {
+    EnterError { step: EnterStep::Limits, errno: error.errno() }
+}
+
 /// Applies the restrictions to the calling process, which becomes the command. Takes its parent,
 /// and the channel on which it sends the listener.
 type BecomeCommand<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), EnterError>;
@@ -122,8 +129,11 @@ type BecomeCommand<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), E
 fn start_under_init(
     become_command: BecomeCommand<'_>,
     command: &Command,
+    limits: &Limits,
+    writer: Option<(Writer, &Restrictions)>,
     answer_calls: AnswerCalls<'_>,
 ) -> Result<LandlockStart, SuperviseError> {
+    let writes = writer.is_some();
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
     let (ours, theirs) = socket_pair::pair().map_err(SuperviseError::Spawn)?;
     let (mut supervisors_end, mut init_end) = (Some(ours), Some(theirs));
@@ -131,9 +141,15 @@ fn start_under_init(
         supervisors_end = None;
         let Some(channel) = init_end.take() else { return 125 };
         let Ok(spoken) = channel.try_clone() else { return 125 };
+        let offered = if writes { limits.offer_to_oom_killer() } else { Ok(()) };
+        if let Err(error) = offered.map_err(limits_error) {
+            failure.store(error.code(), Ordering::SeqCst);
+            return 125;
+        }
         landlock_init::run(
             &|init_pid| become_command(init_pid, Some(spoken.as_fd())),
             command,
+            writer,
             channel,
             failure,
         )
@@ -145,6 +161,10 @@ fn start_under_init(
     let received = init::receive_start(&channel, answer_calls, &mut fds);
     if let Ok(Some((InitMessage::Started, descriptors))) = received {
         if let Some(command) = descriptors.into_iter().next() {
+            if writes && let Err(errno) = hand_listener(&channel, &mut fds) {
+                init::kill_and_reap(init_pid);
+                return Err(SuperviseError::Wait(errno));
+            }
             return Ok(LandlockStart::UnderInit(LandlockSandbox {
                 init_pid,
                 channel,
@@ -163,6 +183,16 @@ fn start_under_init(
         None if failed == 0 => Err(SuperviseError::Wait(received.err().unwrap_or(Errno::SRCH))),
         None => Ok(LandlockStart::NotExecuted(Errno::from_raw_os_error(failed as i32))),
     }
+}
+
+/// From now on init receives the calls, and sends those that are no writes.
+fn hand_listener(channel: &OwnedFd, fds: &mut HandedFds) -> Result<(), Errno> {
+    let listener = fds.listener.as_mut().ok_or(Errno::PROTO)?;
+    let (ours, theirs) = socket_pair::pair()?;
+    let descriptors = [listener.listener(), theirs.as_fd()];
+    init_channel::send(channel, &InitMessage::Listening, &descriptors)?;
+    listener.forward_from(ours);
+    Ok(())
 }
 
 /// A command under a landlock init, as its supervisor sees it.

@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use super::tasks;
 use crate::files::guard::{Guard, GuardError, GuardEvent, MissingTree};
-use crate::files::patterns::NamePatternsError;
+use crate::files::patterns::{NamePatterns, NamePatternsError};
 use crate::files::unfinished_scan_marks::{
     MARK_VERSION, MarkFile, ProcessStart, SUPERVISOR_KEY, UnfinishedError, directory, open_dir,
     started_at, write_all,
@@ -202,7 +202,7 @@ fn finish(
         opened.inspect_err(|error| say(error)).ok()
     });
     let known = |error: NamePatternsError| scan(GuardError::Walk(error.into()));
-    let names = full_tier::names_of(requested, &requested.protect, &requested.flagged, None)
+    let names = NamePatterns::of_plan(requested, &requested.protect, &requested.flagged, None)
         .map_err(known)?;
     let quarantine = full_tier::quarantine_dir(&plan, &session).map_err(|_| damaged())?;
     let (mut guard, away) =

@@ -25,6 +25,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
+use crate::files::writes;
 use crate::journal::event::files::RefusedFileAccess;
 use crate::kernel::process_memory::ProcessMemory;
 use crate::kernel::seccomp_notify::{InterceptedCall, MAX_PATH_BYTES, NotifyListener};
@@ -85,18 +86,18 @@ impl FileAct {
 }
 
 /// Which argument of a call is its path, and which is the directory that the path begins in.
-struct PathArgument {
+struct ObservedPath {
     act: FileAct,
     dir: Option<usize>,
     path: usize,
 }
 
-const fn at(act: FileAct, dir: usize, path: usize) -> PathArgument {
-    PathArgument { act, dir: Some(dir), path }
+const fn at(act: FileAct, dir: usize, path: usize) -> ObservedPath {
+    ObservedPath { act, dir: Some(dir), path }
 }
 
-const fn here(act: FileAct, path: usize) -> PathArgument {
-    PathArgument { act, dir: None, path }
+const fn here(act: FileAct, path: usize) -> ObservedPath {
+    ObservedPath { act, dir: None, path }
 }
 
 /// Where the flags of an open call are.
@@ -110,10 +111,10 @@ enum Flags {
 struct CallShape {
     call: &'static str,
     flags: Flags,
-    names: &'static [PathArgument],
+    names: &'static [ObservedPath],
 }
 
-const fn shape(call: &'static str, names: &'static [PathArgument]) -> CallShape {
+const fn shape(call: &'static str, names: &'static [ObservedPath]) -> CallShape {
     CallShape { call, flags: Flags::None, names }
 }
 
@@ -142,8 +143,8 @@ const JUDGED_CALLS: &[CallShape] = &[
     shape("execveat", &[at(FileAct::Exec, 0, 1)]),
 ];
 
-/// Calls that only a mount may refuse: Landlock does not judge them.
-const MOUNT_JUDGED_CALLS: &[CallShape] = &[
+/// Calls that a mount may refuse, or init if it judges writes: Landlock does not judge them.
+const METADATA_CALLS: &[CallShape] = &[
     shape("chmod", &[here(FileAct::Change, 0)]),
     shape("fchmodat", &[at(FileAct::Change, 0, 1)]),
     shape("fchmodat2", &[at(FileAct::Change, 0, 1)]),
@@ -162,13 +163,18 @@ const MOUNT_JUDGED_CALLS: &[CallShape] = &[
     shape("removexattrat", &[at(FileAct::Change, 0, 1)]),
 ];
 
-fn shapes(tier: Tier) -> impl Iterator<Item = &'static CallShape> {
-    JUDGED_CALLS.iter().chain(if tier == Tier::Full { MOUNT_JUDGED_CALLS } else { &[] })
+/// `metadata`: may changes of metadata be refused?
+fn shapes(metadata: bool) -> impl Iterator<Item = &'static CallShape> {
+    JUDGED_CALLS.iter().chain(if metadata { METADATA_CALLS } else { &[] })
+}
+
+fn refuses_metadata(plan: &Plan) -> bool {
+    plan.tier == Tier::Full || writes::are_judged(plan)
 }
 
 /// The calls that the filter has to send.
-pub fn calls(tier: Tier) -> impl Iterator<Item = &'static str> {
-    shapes(tier).map(|shape| shape.call)
+pub fn calls(plan: &Plan) -> impl Iterator<Item = &'static str> {
+    shapes(refuses_metadata(plan)).map(|shape| shape.call)
 }
 
 /// One act that is sent to the Python observer.
@@ -212,14 +218,14 @@ impl Observer {
             return Ok(None);
         }
         let line = start(plan_fd)?;
-        Ok(Some(Observer::new(line, plan.tier)))
+        Ok(Some(Observer::new(line, refuses_metadata(plan))))
     }
 
-    fn new(line: OwnedFd, tier: Tier) -> Observer {
+    fn new(line: OwnedFd, metadata: bool) -> Observer {
         let number = |shape: &'static CallShape| {
             Some((syscalls::find(shape.call)?.number(Arch::NATIVE)?, shape))
         };
-        let mut shapes: Vec<_> = shapes(tier).filter_map(number).collect();
+        let mut shapes: Vec<_> = shapes(metadata).filter_map(number).collect();
         shapes.sort_unstable_by_key(|(number, _)| *number);
         Observer {
             line: Some(line),
@@ -284,7 +290,7 @@ impl Observer {
         &mut self,
         call: &InterceptedCall,
         shape: &CallShape,
-        named: &PathArgument,
+        named: &ObservedPath,
     ) -> Option<Observed> {
         self.memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);

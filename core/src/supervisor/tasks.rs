@@ -14,9 +14,11 @@ use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
+use crate::files::writes::RefusedWrite;
 use crate::gate::ExecGate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
+use crate::journal::event::files::RefusedFileAccess;
 use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names::errno_text;
@@ -24,7 +26,7 @@ use crate::kernel::mount;
 use crate::kernel::stderr::{self, NonBlockingStderr};
 use crate::limits::watchdog::Watchdog;
 use crate::network::supervisor::relay_process::{RelayEvent, RelayProcess};
-use crate::plan::wire::bytes::AbsPath;
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::sandbox::init::{OverlayFds, SandboxNamespaces};
 
 /// At most this many lines about quarantined names are printed.
@@ -293,6 +295,19 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
+    /// Reports writes to protected names.
+    fn report_refused_writes(&mut self) {
+        let Some(calls) = &mut self.calls else { return };
+        for refused in std::mem::take(&mut calls.handlers.refused_writes) {
+            let Some(access) = refused_access(&refused) else { continue };
+            self.append(&[Event::FileRefused(&access)]);
+            self.tell_session_owner(&Event::FileRefused(&access), None);
+            if !self.quiet {
+                self.say_once(refused.thread, access.line());
+            }
+        }
+    }
+
     /// Reports the refused file accesses that the observer has seen.
     fn report_refused_files(&mut self) {
         let observer = self.calls.as_mut().and_then(|calls| calls.handlers.observer.as_mut());
@@ -350,6 +365,25 @@ impl<'a> SupervisorTasks<'a> {
             self.lines.extend([("paddock", what.to_owned()), ("hint", hint.to_owned())]);
         }
     }
+}
+
+fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
+    let text = |bytes: &[u8]| Text::from_bytes(bytes.to_vec()).ok();
+    let (path, reason): (&[u8], &[u8]) = match &refused.path[..] {
+        b"" => (
+            b"an unknown name",
+            b"the file of the program can not be read, so the kernel hides its memory",
+        ),
+        path if refused.denied => (path, b"a deny rule closes this name"),
+        path => (path, b"the name is protected: a program outside the sandbox obeys it"),
+    };
+    Some(RefusedFileAccess {
+        op: text(b"write")?,
+        path: text(path)?,
+        program: text(&refused.program)?,
+        reason: text(reason)?,
+        allow: None,
+    })
 }
 
 /// The line that is printed for a guard event, if any, and the journal event.
@@ -475,6 +509,7 @@ impl Tasks for SupervisorTasks<'_> {
             return ControlFlow::Break(());
         }
         self.report_execs();
+        self.report_refused_writes();
         self.report_refused_files();
         self.report_unproxied();
         if due < Due::All {

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paddock.cli.options import Parser
-from paddock.cli.show_plan import NOT_COVERED
+from paddock.cli.show_plan import not_covered
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
 from paddock.host import Host, Probe, Usable, finish_scans, measure, try_everything
@@ -59,7 +59,7 @@ def execute(arguments: list[str]) -> int:
                         "refusal": _refusal(host.namespaces),
                     },
                     "overlay": {"usable": host.overlay.usable, "refusal": _refusal(host.overlay)},
-                    "not_covered": list(NOT_COVERED[tier]) if tier else None,
+                    "not_covered": list(not_covered(plan)) if plan and enforced else None,
                     "default_profile": enforced,
                     "refusal": refusal.message if refusal else None,
                     "finished": finished,
@@ -94,9 +94,9 @@ def execute(arguments: list[str]) -> int:
     ):
         if not tried.usable:
             say(f"this machine has no {subject}: {tried.refusal}")
-    if tier:
+    if plan and tier:
         say(f"tier: {tier.value}. This machine can enforce the default profile (ai-agent).")
-        say(f"not enforced in this tier: {'; '.join(NOT_COVERED[tier])}")
+        say(f"not enforced in this tier: {'; '.join(not_covered(plan))}")
         say(f"network, if a policy restricts it: {_network(probes, tier)}")
         return 0
     if refusal:

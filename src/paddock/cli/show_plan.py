@@ -10,6 +10,7 @@ from dataclasses import fields
 from paddock.cli.terminal_output import say
 from paddock.explain.read_plan import plan_of
 from paddock.explain.unlistable_dirs import lost_in_plan
+from paddock.explain.write_answer import are_judged
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http_routes import DOMAIN
 from paddock.plan.plan import (
@@ -33,22 +34,33 @@ _LABEL_COLUMNS = 13
 _WIDTH_COLUMNS = 110
 _DENIED_MARK = "(closed)"
 
-# Gaps of a tier that no policy closes. SECURITY.md explains each.
-NOT_COVERED = {
-    Tier.FULL: (
-        "a denied or protected name that appears during a run, for the milliseconds until paddock "
-        "covers or removes it",
-    ),
-    Tier.LANDLOCK: (
-        "names inside a grant (.env, .git/hooks, .envrc and others that programs outside run "
-        "later)",
-        "names, sizes and modes of files outside the grants (stat, chmod, utime)",
-        "processes left behind when the command is killed together with paddock by SIGKILL",
-    ),
-}
+_LEFT_BEHIND = "processes left behind when the command is killed together with paddock by SIGKILL"
 ALWAYS_REFUSED = (
     "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, limits of other processes"
 )
+
+
+def not_covered(plan: Plan) -> tuple[str, ...]:
+    """Gaps of the plan's tier that no policy closes. SECURITY.md explains each."""
+    if plan.tier is Tier.FULL:
+        return (
+            "a denied or protected name that appears during a run, for the milliseconds until "
+            "paddock covers or removes it",
+        )
+    if are_judged(plan):
+        return (
+            "reading of names that are denied inside a grant (.env and others)",
+            "a protected file by another name that it had before the run (a hard link, the target "
+            "of a link)",
+            "names, sizes and modes of files outside the grants can be seen (stat)",
+            _LEFT_BEHIND,
+        )
+    return (
+        "names inside a grant (.env, .git/hooks, .envrc and others that programs outside run "
+        "later)",
+        "names, sizes and modes of files outside the grants (stat, chmod, utime)",
+        _LEFT_BEHIND,
+    )
 
 
 def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] | None) -> None:
@@ -83,7 +95,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("journal", [_journal(plan)])
     _item("work dir", [plan.workdir])
     open_network = ("network",) if plan.network is None else ()
-    _item("not covered", ["; ".join((*open_network, *NOT_COVERED[plan.tier]))])
+    _item("not covered", ["; ".join((*open_network, *not_covered(plan)))])
     _item(
         "warnings",
         [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings),
@@ -152,14 +164,22 @@ def _denied(plan: Plan) -> list[str]:
     """
     if plan.files is None or not plan.files.denied:
         return []
-    return [f"denied, also if created during the run: {_names(plan.files.denied, plan.cwd)}"]
+    how = (
+        "cannot be created, written or removed, but this tier cannot deny reading"
+        if plan.tier is Tier.LANDLOCK
+        else "denied, also if created during the run"
+    )
+    return [f"{how}: {_names(plan.files.denied, plan.cwd)}"]
 
 
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
+    created = (
+        "cannot be created" if plan.tier is Tier.LANDLOCK else "removed if created during the run"
+    )
     return [
-        "read-only inside writable directories, removed if created during the run: "
+        f"read-only inside writable directories, {created}: "
         f"{_names(plan.files.protected, plan.cwd)}"
     ]
 

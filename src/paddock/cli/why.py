@@ -125,7 +125,7 @@ def _path(options: argparse.Namespace) -> int:
     leads = f" (leads to {judgement.path})" if judgement.path != path else ""
     say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {answered.reason}")
-    say(f"  kernel:  {_kernel(attempt)}")
+    say(f"  kernel:  {_kernel(attempt, by_init=judgement.by_init)}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
         flags = [
@@ -311,7 +311,9 @@ def _absolute(written: str, origin: Origin) -> str:
     return os.path.join(origin.cwd, written)
 
 
-def _kernel(attempt: FileAttempt) -> str:
+def _kernel(attempt: FileAttempt, *, by_init: bool) -> str:
+    if by_init:
+        return "not tested: only a run judges names that are written"
     match attempt.outcome:
         case "allowed":
             return "tested in this sandbox: it opened"

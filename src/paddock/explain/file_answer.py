@@ -33,6 +33,9 @@ class FileAttempt:
     errno: str | None
 
 
+_UNTRIED = FileAttempt(outcome="untried", errno=None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAnswer:
     allowed: bool
@@ -56,7 +59,8 @@ def answer(
     plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()
 ) -> FileAnswer:
     judgement = judge_for(plan, to_make=to_make)(path, operation)
-    attempt = _try(plan, path, operation)
+    # An attempt has no init, so it says nothing about a name that init judges.
+    attempt = _UNTRIED if judgement.by_init else _try(plan, path, operation)
     _agree(judgement, attempt, path)
     if attempt.outcome == "allowed" and not judgement.allowed:
         return _answered(True, "a descriptor that is already open", judgement, attempt)

@@ -2,9 +2,10 @@
 ``paddock why``.
 
 It follows the rules of the kernel. Landlock: the rights on a file are the union of the rules on the
-file and on the directories above it, and a rule is on an inode, not on a name. Mounts, in the full
-tier: a path without a grant does not exist, a path without a write grant is read-only, and masks
-and locks are on top. A test compares the decisions with the kernel, over random trees.
+file and on the directories above it, and a rule is on an inode, not on a name. Init, in the
+landlock tier: it judges names that are written (``write_answer.py``). Mounts, in the full tier: a
+path without a grant does not exist, a path without a write grant is read-only, and masks and locks
+are on top. A test compares the decisions with the kernel, over random trees.
 """
 
 from __future__ import annotations
@@ -13,20 +14,19 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import replace
 from enum import Enum
-from functools import lru_cache
 
 from paddock.errors import PolicyError
+from paddock.explain.name_rules import NameRules, protected_reason
+from paddock.explain.write_answer import JudgedWrites, NameDecision, NameFreedom, are_judged
 from paddock.frozen import dataclass
 from paddock.launch.found_covers import Cover, CoverKind
 from paddock.plan.grants import TMP
 from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import Files, PathGrant, Plan
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
-from paddock.policy.git_layout import directories_above, is_branch, is_part
-from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Tier
-from paddock.policy.protected import protected_because
 from paddock.text.path_walk import Identity, ResolvedPath, follow
 
 # Created anew for each run of the full tier, without the host's content.
@@ -61,12 +61,14 @@ class Judgement:
     reason: str
     closed: bool = False  # no grant would open it
     later: bool = False  # the call succeeds; the guard removes or denies the name when it sees it
+    by_init: bool = False  # the landlock init refuses the call, and reports that itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FileQuestion:
     """``bearer``: the path that has the rights. For a new name this is its directory."""
 
+    written: str  # the path as it was asked for
     path: str
     operation: Operation
     links: tuple[str, ...]
@@ -89,9 +91,8 @@ class Judge:
         self._covers = {cover.path: cover.kind for cover in covers}
         if plan.files is None:
             return
-        self._deny = _Patterns(plan.files.denied)
-        self._protected = _Patterns(plan.files.protected)
-        self._excepted = _Patterns(plan.files.excepted)
+        self._names = NameRules(plan.files)
+        self._writes = JudgedWrites(plan, self._names) if are_judged(plan) else None
         # By resolved path: a path is looked up by itself and by each directory above it.
         self._closed = {os.path.realpath(name): name for name in plan.files.closed}
         self._unwritable = {os.path.realpath(name): name for name in plan.files.unwritable}
@@ -118,7 +119,11 @@ class Judge:
             return _open(question, "files are not restricted: every path is open")
         if operation is Operation.MAKE and question.found:
             return _open(question, "the path already exists")
-        if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
+        if (
+            operation is Operation.CHANGE
+            and self._plan.tier is Tier.LANDLOCK
+            and self._writes is None
+        ):
             return _open(
                 question,
                 "Landlock does not restrict changes of modes, owners, times and attributes",
@@ -142,8 +147,15 @@ class Judge:
                 closed=True,
                 later=True,
             )
+        condition = ""
+        if self._writes and operation.writes:
+            decision = self._decided(question, self._writes)
+            if refused := self._refused_by_init(question, near, decision):
+                return refused
+            if decision.freedom is NameFreedom.BY_CONTENT:
+                condition = f"; {_BY_CONTENT}"
         reason_text = (
-            f"granted by {giving[0].source}"
+            f"granted by {giving[0].source}{condition}"
             if giving
             else "it leads to a granted path, and has nothing else"
         )
@@ -172,7 +184,13 @@ class Judge:
             found = None
         bearer, needed = self._needed(real, operation, found)
         return _FileQuestion(
-            path=real, operation=operation, links=links, found=found, bearer=bearer, needed=needed
+            written=path,
+            path=real,
+            operation=operation,
+            links=links,
+            found=found,
+            bearer=bearer,
+            needed=needed,
         )
 
     def _needed(
@@ -258,7 +276,7 @@ class Judge:
                 case CoverKind.MASK:
                     return f"{ancestor} is denied, even inside a grant"
                 case CoverKind.LOCK if question.operation.writes:
-                    return self._protected_reason(ancestor)
+                    return protected_reason(ancestor)
                 case CoverKind.PIN if (
                     question.operation is Operation.REMOVE and ancestor == question.path
                 ):
@@ -273,7 +291,7 @@ class Judge:
     def _named(self, question: _FileQuestion) -> str | None:
         """By its name, or by the name of a directory above it."""
         ancestors = with_parents(question.path)
-        if denied := next(filter(None, map(self._deny.matching, ancestors)), None):
+        if denied := next(filter(None, map(self._names.denied_by, ancestors)), None):
             return f"{denied} is denied, even inside a grant"
         if (
             not question.operation.writes
@@ -282,30 +300,12 @@ class Judge:
         ):
             return None
         protected = any(
-            self._protects(ancestor) for ancestor in ancestors
-        ) or self._is_in_git_directory(question.path)
-        return self._protected_reason(question.path) if protected else None
-
-    def _protects(self, path: str) -> bool:
-        return bool(self._protected.matching(path)) and not (
-            self._excepted.matching(path) or _is_git_directory(path) or is_branch(path)
-        )
-
-    def _is_in_git_directory(self, path: str) -> bool:
-        """Whether it is in a directory that git recognises as a repository by its parts."""
-        assert self._plan.files is not None
-        if not self._plan.files.protect or self._excepted.matching(path):
-            return False
-        return any(is_part(path[len(git) + 1 :]) for git in directories_above(path))
+            self._names.protects(ancestor) for ancestor in ancestors
+        ) or self._names.is_in_git_directory(question.path)
+        return protected_reason(question.path) if protected else None
 
     def _closed_later(self, question: _FileQuestion) -> str | None:
         return None if question.found else self._named(question)
-
-    def _protected_reason(self, path: str) -> str:
-        why = protected_because(path)
-        return "protected: read-only inside writable directories" + (
-            f", because {why}" if why else ""
-        )
 
     def _unmounted(self, question: _FileQuestion) -> str | None:
         """The reason why mounts prevent an operation that the Landlock rules would allow."""
@@ -382,6 +382,59 @@ class Judge:
         )
         return f"granted only for {', '.join(kinds)}"
 
+    def _decided(self, question: _FileQuestion, writes: JudgedWrites) -> NameDecision:
+        match question.operation:
+            case Operation.WRITE:
+                return writes.written(question.written)
+            case Operation.MAKE:
+                return writes.made(question.path)
+            case _:
+                return writes.touched(question.path)
+
+    def _refused_by_init(
+        self,
+        question: _FileQuestion,
+        near: list[PathGrant],
+        decision: NameDecision,
+    ) -> Judgement | None:
+        if decision.freedom.is_refused:
+            return Judgement(
+                allowed=False,
+                path=question.path,
+                grants=tuple(near),
+                reason=decision.reason,
+                closed=True,
+                by_init=True,
+            )
+        if decision.freedom is NameFreedom.BY_CONTENT and question.found:
+            lacking = self._lacking_to_init(question)
+            if lacking:
+                return Judgement(
+                    allowed=False, path=question.path, grants=tuple(near), reason=lacking
+                )
+        if question.operation is Operation.CHANGE and not decision.metadata:
+            shut = self._shut(question)
+            reason_text = shut or "read-only: outside every writable grant"
+            return Judgement(
+                allowed=False,
+                path=question.path,
+                grants=tuple(near),
+                reason=reason_text,
+                closed=shut is not None,
+            )
+        return None
+
+    def _lacking_to_init(self, question: _FileQuestion) -> str | None:
+        """Init has the rights of the command. It reads the file, and replaces it with a copy."""
+        _, _, rights = self._rights_given(replace(question, bearer=question.path))
+        if "read_file" not in rights or not os.access(question.path, os.R_OK):
+            return "git obeys this file, so paddock reads it first, and reading is not granted"
+        directory = os.path.dirname(question.path)
+        _, _, rights = self._rights_given(replace(question, bearer=directory))
+        if question.operation is Operation.WRITE and not {"make_reg", "remove_file"} <= rights:
+            return f"git obeys this file, so paddock replaces it, and {directory} is not writable"
+        return None
+
     def _refused(
         self, question: _FileQuestion, near: list[PathGrant], rights: set[str]
     ) -> Judgement:
@@ -401,6 +454,7 @@ class Judge:
         return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=reason_text)
 
 
+_BY_CONTENT = "git obeys this file, so it may have harmless content only, before and after"
 _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 
@@ -503,38 +557,6 @@ def _is_made(path: str) -> bool:
 def _is_special(found: os.stat_result | None) -> bool:
     """Objects that a read-only mount does not protect from writes: devices and pipes."""
     return found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
-
-
-class _Patterns:
-    """Hundreds of patterns, of which few can match one path. Most are found by their last name."""
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._by_name: dict[str, list[Glob]] = defaultdict(list)
-        self._wild: list[Glob] = []
-        for glob in map(Glob.parse, patterns):
-            last = glob.parts[-1] if glob.parts else ""
-            (self._wild if "*" in last or not last else self._by_name[last]).append(glob)
-
-        # The same parent directories are asked for many times.
-        self.matching = lru_cache(maxsize=4096)(self._matching)
-
-    def _matching(self, path: str) -> str | None:
-        """The first pattern that matches the whole path."""
-        name = path.rpartition("/")[2]
-        wild = (
-            glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name)
-        )
-        return next(
-            (glob.text for glob in (*self._by_name.get(name, ()), *wild) if glob.matches(path)),
-            None,
-        )
-
-
-def _is_git_directory(path: str) -> bool:
-    """A directory of that name is only pinned. Protected names inside have their own patterns."""
-    return (
-        path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
-    )
 
 
 def _exclusion_reason(files: Files, grant: PathGrant, path: str) -> str | None:

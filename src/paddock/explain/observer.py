@@ -77,7 +77,8 @@ def refusal(judge: Judge, observed: ObservedCall, home: str) -> ObservedDenial |
         return None
     for operation in _operations(observed):
         judgement = judge(observed.path, operation)
-        if not judgement.allowed and not judgement.later:
+        # Init reports the names that it refuses.
+        if not judgement.allowed and not judgement.later and not judgement.by_init:
             return ObservedDenial(
                 op=operation.value,
                 path=observed.path,
@@ -104,8 +105,21 @@ def _operations(observed: ObservedCall) -> Iterator[Operation]:
                 yield Operation.MAKE
         case "remove":
             yield from (Operation.REMOVE,) if there else ()
+        case "change":
+            yield from (Operation.CHANGE,) if _may_change(observed.path) else ()
         case other:
             yield from (Operation(other),) if os.path.exists(observed.path) else ()
+
+
+def _may_change(path: str) -> bool:
+    """Whether the user may change the metadata without the sandbox: as the owner, or the times and
+    attributes of a file that the user may write.
+    """
+    try:
+        owner = os.stat(path).st_uid
+    except OSError:
+        return False
+    return owner == os.geteuid() or os.access(path, os.W_OK)
 
 
 def _allowing(judgement: Judgement, operation: Operation, home: str) -> str | None:

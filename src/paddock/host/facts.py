@@ -31,6 +31,7 @@ class Host:
     landlock_errno: str | None  # the reason if it is not available
     seccomp: bool
     user_notification: bool
+    listener: bool  # the core may answer system calls here: no outer sandbox does
     filtered: (
         # this process already has a foreign system call filter, for example that of a container
         # engine

@@ -66,7 +66,8 @@ class Terrain:
         return self.resolved_paths.get(path, path)
 
 
-def scan_grant_targets(policy: Policy, origin: Origin) -> Terrain:
+def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) -> Terrain:
+    """``opens``: worktrees open their repository, and registries of host groups are looked up."""
     snapshot = FileSnapshot()
     granted = [
         (Glob.parse(grant.pattern).prefix, grant)
@@ -90,7 +91,8 @@ def scan_grant_targets(policy: Policy, origin: Origin) -> Terrain:
                 TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it")
             )
         if (
-            repository is not None
+            opens
+            and repository is not None
             and repository.linked
             and not _inside(repository.common_dir, trees)
         ):
@@ -140,7 +142,7 @@ def scan_grant_targets(policy: Policy, origin: Origin) -> Terrain:
         elif not any(_inside(tree, ends) for tree in trees):
             trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
     trusted += _search_path(origin, trees)
-    registries, clients = _registries(policy, origin)
+    registries, clients = _registries(policy, origin) if opens else ({}, FileSnapshot())
     return Terrain(
         resolved_paths=resolved_paths,
         openings=tuple(openings),

@@ -31,6 +31,7 @@ def measure(
             landlock_errno=facts["landlock_errno"],
             seccomp=bool(facts["seccomp"]),
             user_notification=bool(facts["user_notification"]),
+            listener=bool(facts["listener"]),
             filtered=bool(facts["filtered"]),
             no_new_privs=bool(facts["no_new_privs"]),
             namespaces=_usable(facts["namespaces"]),

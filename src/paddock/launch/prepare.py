@@ -22,7 +22,7 @@ from paddock.plan.compile import journals_of
 from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
-from paddock.policy.model import Tier
+from paddock.policy.model import Switch, Tier
 from paddock.policy.trust.journal_history import JournalHistory
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import PathWalk, follow
@@ -149,8 +149,10 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
         search_path=origin.environ.get("PATH", ""),
     )
     require_places_of_shells(policy)
-    full = choose_tier(policy, host) is Tier.FULL
-    return host, scan_grant_targets(policy, origin) if full else Terrain()
+    if choose_tier(policy, host) is Tier.FULL:
+        return host, scan_grant_targets(policy, origin)
+    is_judged = host.listener and Switch.SECCOMP not in policy.off
+    return host, scan_grant_targets(policy, origin, opens=False) if is_judged else Terrain()
 
 
 def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:

@@ -57,6 +57,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         terrain,
         tier,
         strict=strict,
+        intercepts=host.listener and Switch.SECCOMP not in policy.off,
         journals=journals_of(host, journal),
         chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
@@ -340,5 +341,6 @@ def _start_line(
         parts.append(f"shells intercepted ({summary_of_shells(policy)})")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
     if layout and layout.unheld:
-        text += f"; not enforced in this tier: {', '.join(layout.unheld)}"
+        against = "against reading " if layout.judges_writes else ""
+        text += f"; not enforced {against}in this tier: {', '.join(layout.unheld)}"
     return Notice(level=Level.INFO, text=text)

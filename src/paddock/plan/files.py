@@ -19,13 +19,13 @@ from paddock.plan.grants import (
     temp_access,
 )
 from paddock.plan.landlock_files import Carving
-from paddock.plan.name_patterns import names_of, short_names
+from paddock.plan.name_patterns import NamePatterns, names_of, short_names
 from paddock.plan.noexec_grants import hold_off
 from paddock.plan.plan import Files, Level, Notice, Temp
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 
-# Gaps of the landlock tier in writable paths; SECURITY.md has the whole list.
+# The gap of the landlock tier without seccomp, which makes writes wait until they are judged.
 _UNPROTECTED = "names that programs outside run later (.git/hooks, .envrc, .vscode …)"
 
 
@@ -35,6 +35,7 @@ class FileLayout:
     temp: Temp | None
     has_temp: bool  # the run has a private temporary directory, made as the tier does it
     unheld: tuple[str, ...]  # rules that the tier can not enforce and the policy does not require
+    judges_writes: bool  # names are held against writing, so ``unheld`` is about reading alone
     notices: tuple[Notice, ...]
 
 
@@ -45,12 +46,13 @@ def lay_out(
     tier: Tier,
     *,
     strict: bool,
+    intercepts: bool,
     journals: tuple[str, ...],
     chosen_journal: str | None,
 ) -> FileLayout:
-    """``strict``: a rule that can not be enforced is an error. ``journals``: the default one, those
-    of earlier runs elsewhere, and that of this run. ``chosen_journal``: the user named its path, so
-    a bad path is an error of the user.
+    """``strict``: a rule that can not be enforced is an error. ``intercepts``: the core can answer
+    system calls. ``journals``: the default one, those of earlier runs elsewhere, and that of this
+    run. ``chosen_journal``: the user named its path, so a bad path is an error of the user.
     """
     notices: list[Notice] = []
     requested = hold_off(
@@ -62,9 +64,16 @@ def lay_out(
     closed = denied_paths_of(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:
-            return _carved(policy, host, closed, requested, notices, strict=strict)
+            names = names_of(policy, host, terrain, closed, requested) if intercepts else None
+            if names:
+                notices += _remarks(terrain)
+            return _carved(policy, host, closed, requested, names, notices, strict=strict)
         case Tier.FULL:
             return _covered(policy, host, terrain, closed, requested, notices)
+
+
+def _remarks(terrain: Terrain) -> list[Notice]:
+    return [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
 
 
 def _carved(
@@ -72,18 +81,22 @@ def _carved(
     host: Host,
     closed: DeniedPaths,
     requested: list[RequestedGrant],
+    names: NamePatterns | None,
     notices: list[Notice],
     *,
     strict: bool,
 ) -> FileLayout:
     carving = Carving(denied_paths=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in requested if (held := carving.grant(one)))
-    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in requested) else []
+    writes = any(one.writes and one.persons for one in requested)
+    unheld = [_UNPROTECTED] if writes and names is None else []
     unheld += short_names(carving.unheld.values())
+    against = "against reading " if names else ""
     notices += [
         Notice(
             level=Level.INFO,
-            text=f"{deny.source}: deny {deny.pattern} is not enforced in the landlock tier",
+            text=f"{deny.source}: deny {deny.pattern} is not enforced {against}"
+            "in the landlock tier",
         )
         for deny in carving.unheld.values()
         if not deny.source.builtin
@@ -95,13 +108,15 @@ def _carved(
             closed=closed.to_everything,
             unwritable=closed.to_writing,
             reached=_sorted(host.previously_writable),
-            deny=(),
-            protect=(),
-            opened=(),
+            deny=names.deny if names else (),
+            deny_names=names.deny_names if names else (),
+            protect=names.protect if names else (),
+            opened=names.opened if names else (),
         ),
         temp=Temp(parent=TMP, access=temp) if temp else None,
         has_temp=temp is not None,
         unheld=tuple(unheld),
+        judges_writes=names is not None,
         notices=tuple(notices),
     )
 
@@ -117,7 +132,7 @@ def _covered(
     temp = temp_access(policy.filesystem)
     grants = grants_for(requested, closed, terrain, notices, temp=temp)
     names = names_of(policy, host, terrain, closed, requested)
-    notices += [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
+    notices += _remarks(terrain)
     return FileLayout(
         files=Files(
             grants=merged(grants),
@@ -134,6 +149,7 @@ def _covered(
         temp=None,
         has_temp=temp is not None,
         unheld=(),
+        judges_writes=False,
         notices=(*notices, *names.notices),
     )
 

@@ -1,9 +1,9 @@
 """Files in the landlock tier.
 
 Landlock grants trees and has no deny rule. A denied path inside a grant becomes an ``except`` of
-the grant, and the core grants around it. A deny by name (``**/.env``) can not be expressed and
-stops the run, unless it is optional. Protected names are not enforced at all. Both cases are
-reported.
+the grant, and the core grants around it. A deny by name (``**/.env``) can not be enforced against
+reading. It stops the run, unless it is optional; then it is reported. The core judges each write to
+denied and protected names.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Names in the full tier: turns denies by name and protected names into patterns of whole paths,
-which the core searches for.
+"""Turns denies by name and protected names into patterns of whole paths. In the full tier the core
+searches for them, and in the landlock tier it judges each write by them.
 
 Names that the built-in profiles deny are searched in every grant of the user, and in the profiles'
 own grants of the home, except toolchains and caches. Installed programs are searched three levels

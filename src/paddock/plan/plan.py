@@ -116,11 +116,12 @@ class Files:
     symlinks. ``reached``: paths that sandboxed commands could ever write; no grant follows a link
     inside them.
 
-    The rest is for the full tier only, as patterns of whole paths (policy/glob.py). ``deny`` and
-    ``deny_names``: denied in every grant. ``protect``: read-only in every writable grant; a name
-    that appears later is removed. ``opened``: a path that matches is not protected. ``denied``,
-    ``protected`` and ``excepted`` are the same, written out. ``flagged``: reported when changed,
-    unless a directory on the path has a name of ``packages``.
+    The rest are patterns of whole paths (policy/glob.py). ``deny`` and ``deny_names``: denied in
+    every grant; the landlock tier denies only writing. ``protect``: read-only in every writable
+    grant; in the full tier a name that appears later is removed. ``opened``: a path that matches is
+    not protected. ``denied``, ``protected`` and ``excepted`` are the same, written out.
+    ``flagged``, in the full tier only: reported when changed, unless a directory on the path has a
+    name of ``packages``.
     """
 
     grants: tuple[PathGrant, ...]

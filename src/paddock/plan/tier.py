@@ -58,9 +58,15 @@ def remedy(host: Host) -> str:
             "allows the landlock_* calls, seccomp and prctl (--security-opt seccomp=FILE), or "
             "without one (--security-opt seccomp=unconfined)"
         )
+    # A run of the landlock tier gives the same answer.
+    inside = (
+        "inside a run in the landlock tier no second run can restrict files: start it outside; "
+        if host.filtered and host.landlock_errno == "EOPNOTSUPP"
+        else ""
+    )
     return (
-        "type `paddock doctor` to see what this machine can enforce; to run without it, write "
-        "filesystem.require_enforced = false"
+        f"{inside}type `paddock doctor` to see what this machine can enforce; to run without it, "
+        "write filesystem.require_enforced = false"
     )
 
 

@@ -22,10 +22,12 @@ enum {
 const char *const feature_names[FEATURES] = {
     "char-device", "whiteout", "socket", "acl", "system-path", "no-xdev",
     "signals", "fifo-wait", "odd-thread", "dead-leader", "undumpable", "xattrat", "empty-link",
-    "shut-directory", "shut-socket", "proc-name",
+    "shut-directory", "shut-socket", "proc-name", "path-how",
+    "undumpable-link",
 };
 static bool left_out[FEATURES];
 bool with(enum feature feature) { return !left_out[feature]; }
+bool undumpable;
 
 int slots[SLOTS];
 char root[ROOT_ROOM];
@@ -354,7 +356,8 @@ static void run_fork(struct part *part, enum fork_kind kind)
     pthread_t thread;
     pid_t child = fork();
     if (child == 0) {
-        if (kind == FORK_UNDUMPABLE)
+        undumpable = kind == FORK_UNDUMPABLE;
+        if (undumpable)
             prctl(PR_SET_DUMPABLE, 0);
         if (kind == FORK_DEAD_LEADER) {
             if (pthread_create(&thread, NULL, steps_after_leader, part) != 0)

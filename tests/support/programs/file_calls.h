@@ -52,10 +52,13 @@ enum feature {
     FEATURE_SHUT_DIRECTORY, /* directories that their owner can not list or search */
     FEATURE_SHUT_SOCKET,    /* sockets that their owner can not write */
     FEATURE_PROC_NAME,      /* unlink, rmdir and rename of names in /proc */
+    FEATURE_PATH_HOW,       /* openat2 with O_PATH */
+    FEATURE_UNDUMPABLE_LINK, /* owner and times of the links in /proc of an undumpable process */
     FEATURES
 };
 extern const char *const feature_names[FEATURES];
 bool with(enum feature feature);
+extern bool undumpable; /* this process is */
 
 /* Output. A line is written at its end, so the last line before a hang is known. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -121,8 +121,12 @@ def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> N
     if os.getuid() == 0:
         os.chown(hidden, 0, 0)
     rules = (gate.forbidding, rule("own", "allow", exe_glob=f"{gate.project}/*"))
-    control = gate.without(gate.sandbox.probe("exec", hidden, "x"))
+    # Outside: in the landlock tier init can not read the memory of such a program, so its writes
+    # fail.
+    control = gate.sandbox.outside(gate.sandbox.probe("exec", hidden, "x"), cwd=gate.project)
     assert gate.ran() == ["allowed x"], str(control)
+    assert gate.without(gate.sandbox.probe("exec", hidden, "x")).answer.startswith("ok ")
+    gate.ran()
     outcome = gate.inside(gate.sandbox.probe("exec", hidden, "x"), *rules)
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []

@@ -6,6 +6,7 @@ Each attack was found by an attempt to escape.
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
         one for one in answers if "was moved or replaced while paddock started" in one.stderr
     ]
     assert stood or refused, "the race was never run"
-    assert 0 not in [ended[session] for session in stood]
+    assert 0 not in [ended.get(session) for session in stood], "a refused run has no end"
 
 
 def test_a_policy_beside_the_work_cannot_rewrite_itself(sandbox: SandboxRunner) -> None:
@@ -138,10 +139,13 @@ def test_a_policy_beside_the_work_cannot_rewrite_itself(sandbox: SandboxRunner) 
     loose = (
         f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n'
     )
-    rewrite = ("--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    act: list[Word] = ["sh", "-c", f"printf '{loose}' > p.toml"]
+    rewrite = ("--policy", "p.toml", "--", *act)
     assert "Read-only file system" in paddock(sandbox, "run", "--tier", "full", *rewrite).stderr
-    rewritten = paddock(sandbox, "run", "--tier", "landlock", *rewrite)
-    assert rewritten.exit_code == 0, rewritten
+    assert "Permission denied" in paddock(sandbox, "run", "--tier", "landlock", *rewrite).stderr
+    assert paddock(sandbox, "run", "--policy", "p.toml", "--", "true").exit_code == 0
+    # Another program of the user can do it.
+    assert sandbox.outside(act).exit_code == 0
     again = paddock(sandbox, "run", "--policy", "p.toml", "--", "cat", str(sandbox.tree.secret))
     assert again.exit_code == 125, again
     assert "has changed since you trusted it" in again.stderr
@@ -154,7 +158,9 @@ def test_a_link_to_another_projects_trusted_policy_is_not_trusted(sandbox: Sandb
         f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n',
     )
     assert paddock(sandbox, "trust", str(other)).exit_code == 0
-    assert sandbox.inside(["ln", "-s", str(other), "paddock.toml"]).exit_code == 0
+    act: list[Word] = ["ln", "-s", str(other), "paddock.toml"]
+    assert "Permission denied" in sandbox.inside(act).stderr
+    assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"
     denied = paddock(sandbox, "run", "--", "cat", str(sandbox.tree.secret))
     assert denied.exit_code == 125, denied
     assert "is not trusted yet" in denied.stderr
@@ -307,12 +313,16 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(
     loose = (
         f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{sandbox.tree.outside}/**"]\n'
     )
-    swap = f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd"
+    act: list[Word] = [
+        "sh", "-c", f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd",
+    ]  # fmt: skip
     flags = ("--policy", "./pd/q.toml")
-    swapping = (*flags, "--allow", str(codex), "--", "sh", "-c", swap)
+    swapping = (*flags, "--allow", str(codex), "--", *act)
     assert "busy" in paddock(sandbox, "run", "--tier", "full", *swapping).stderr
     sandbox.tree.put(sandbox.tree.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
-    assert paddock(sandbox, "run", "--tier", "landlock", *swapping).exit_code == 0
+    assert "Permission denied" in paddock(sandbox, "run", "--tier", "landlock", *swapping).stderr
+    assert policy.exists()
+    assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"
     later = paddock(sandbox, "run", *flags, "--", "cat", str(sandbox.tree.secret))
     assert later.exit_code == 125, later
     assert SECRET not in later.stdout
@@ -342,13 +352,15 @@ def test_state_behind_a_link_that_the_command_could_change_stops_the_run(
 
 
 def test_a_profile_that_became_unreadable_is_not_skipped(sandbox: SandboxRunner) -> None:
-    """Landlock does not restrict chmod: a command can shut the config directory, but not
-    remove it.
+    """A command can not shut the directory of the configuration. Another program of the user
+    can.
     """
     config = sandbox.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
     sandbox.tester.give(sandbox.tester.home / ".config")
-    assert sandbox.inside(["chmod", "000", str(config)]).exit_code == 0
+    act: list[Word] = ["chmod", "000", config]
+    assert "Read-only file system" in sandbox.inside(act).stderr
+    assert sandbox.outside(act).exit_code == 0
     try:
         later = paddock(sandbox, "run", "--", "true")
         assert later.exit_code == 125, later
@@ -360,8 +372,11 @@ def test_a_profile_that_became_unreadable_is_not_skipped(sandbox: SandboxRunner)
 def test_a_run_is_refused_if_the_trusted_project_policy_is_gone(sandbox: SandboxRunner) -> None:
     sandbox.tree.put(sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
     assert paddock(sandbox, "trust").exit_code == 0
-    assert "busy" in paddock(sandbox, "run", "--tier", "full", "--", "rm", "paddock.toml").stderr
-    assert paddock(sandbox, "run", "--tier", "landlock", "--", "rm", "paddock.toml").exit_code == 0
+    act: list[Word] = ["rm", "-f", "paddock.toml"]
+    assert "busy" in paddock(sandbox, "run", "--tier", "full", "--", *act).stderr
+    denied = paddock(sandbox, "run", "--tier", "landlock", "--", *act)
+    assert "Permission denied" in denied.stderr, denied
+    assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"
     later = paddock(sandbox, "run", "--", "true")
     assert later.exit_code == 125, later
     assert "it no longer exists" in later.stderr
@@ -429,19 +444,29 @@ def test_other_terminals_of_the_user_cannot_be_opened(sandbox: SandboxRunner) ->
         os.close(slave)
 
 
-def test_the_end_is_journaled_although_the_command_changed_the_mode(
+def test_the_end_is_journaled_although_the_mode_of_the_journal_changed(
     sandbox: SandboxRunner,
 ) -> None:
-    """Landlock does not restrict chmod. The core holds the file open."""
+    """A command can not change the mode. Another program of the user can: the core holds the file
+    open.
+    """
     script = (
         "import datetime, os, sys; print('started', flush=True)\n"
         "day = datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%d.jsonl')\n"
-        "os.chmod(os.path.join(sys.argv[1], day), 0)"
+        "try:\n    os.chmod(os.path.join(sys.argv[1], day), 0)\n"
+        "except OSError as error: print(error.strerror, flush=True)\n"
+        "sys.stdin.read()"
     )
-    outcome = sandbox.inside(["python3", "-c", script, str(sandbox.journal)])
-    assert outcome.started, str(outcome)
-    (day,) = sandbox.journal.glob("*.jsonl")
-    assert day.stat().st_mode & 0o777 == 0, "the command did change the mode"
+    words: list[Word] = ["python3", "-c", script, sandbox.journal]
+    with sandbox.starting(words, stdin=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        assert running.stdout.readline() == "Read-only file system\n"
+        (day,) = sandbox.journal.glob("*.jsonl")
+        assert sandbox.outside(["chmod", "000", day]).exit_code == 0
+        assert running.stdin is not None
+        running.stdin.close()
+        assert running.wait() == 0
     day.chmod(0o600)
     assert [event["event"] for event in sandbox.events()] == ["session.start", "session.end"]
 
@@ -528,8 +553,9 @@ def test_a_directory_that_became_a_link_does_not_borrow_trust(sandbox: SandboxRu
     other = sandbox.tree.put(sandbox.tree.evil / "paddock.toml", loose(sandbox))
     for file in (strict, other):
         assert paddock(sandbox, "trust", file).exit_code == 0
-    swap = f"mv sub gone && ln -s {other.parent} sub"
-    assert sandbox.inside(["sh", "-c", swap]).exit_code == 0
+    act: list[Word] = ["sh", "-c", f"mv sub gone && ln -s {other.parent} sub"]
+    assert "Permission denied" in sandbox.inside(act).stderr
+    assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"
     is_kept_from_the_secret(sandbox, "--policy", strict, words="has changed since you trusted it")
     assert (
         paddock(sandbox, "run", "--policy", other, "--", "true", cwd=elsewhere(sandbox)).exit_code
@@ -549,9 +575,6 @@ def test_a_link_inside_a_path_does_not_borrow_trust(sandbox: SandboxRunner) -> N
         == 0
     )
     is_kept_from_the_secret(sandbox, "--policy", pols / "p.toml")
-
-
-# A command has shut the directory, because Landlock does not restrict chmod.
 
 
 def test_a_renamed_project_still_counts_as_previously_writable(sandbox: SandboxRunner) -> None:

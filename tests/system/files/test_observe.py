@@ -99,6 +99,41 @@ def test_a_closed_name_is_reported_without_a_useless_flag(full: SandboxRunner) -
     assert (project / ".envrc").read_text() == "as it was\n"
 
 
+def test_a_name_that_init_refuses_is_reported_once(sandbox: SandboxRunner) -> None:
+    """In the landlock tier init reports it, with and without --observe."""
+    project = sandbox.tree.project
+    sandbox.tree.put(project / ".env", "secret\n")
+    envrc = sandbox.tree.put(project / ".envrc", "as it was\n")
+    script = "echo started; cat .env; echo x > .envrc; chmod 777 .envrc; rm .envrc"
+    done = sandbox.inside(["/bin/sh", "-c", script], "--observe")
+    assert done.started
+    assert "secret\n" in done.stdout, "reading is not denied by name"
+    reported = [(path, allow) for _, path, _, allow in refused(sandbox)]
+    assert reported == [(str(envrc), None)] * 3
+    assert (envrc.read_text(), envrc.stat().st_mode & 0o777) == ("as it was\n", 0o644)
+    # The control: outside each act succeeds.
+    assert sandbox.outside(["/bin/sh", "-c", script]).exit_code == 0
+    assert not envrc.exists()
+
+
+def test_a_refused_change_of_metadata_is_reported(
+    watched: tuple[SandboxRunner, tuple[str, ...]],
+) -> None:
+    """A change that fails without the sandbox too is not: /usr is another user's."""
+    sandbox, flags = watched
+    sandbox.tree.put(sandbox.tree.project / "own.txt", "mine\n")
+    readable = sandbox.tree.secret
+    script = f"echo started; chmod 600 own.txt; chmod 666 {readable}; chmod 0 /usr"
+    before = readable.stat().st_mode
+    done = sandbox.inside(["/bin/sh", "-c", script], *flags, "--read", readable)
+    assert done.started
+    assert readable.stat().st_mode == before
+    program = os.path.realpath("/bin/chmod")
+    assert refused(sandbox) == [("change", str(readable), program, f"--allow {readable}")]
+    sandbox.outside(["/bin/sh", "-c", script])
+    assert readable.stat().st_mode != before
+
+
 def test_nothing_is_reported_without_observe(sandbox: SandboxRunner) -> None:
     done = sandbox.inside(["cat", sandbox.tree.secret])
     assert (done.exit_code, refused(sandbox)) == (1, [])

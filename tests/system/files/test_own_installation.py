@@ -54,9 +54,10 @@ def test_installation_of_one_user_stays_unchanged(sandbox: SandboxRunner) -> Non
             installed.package.parent / "usercustomize.py",
             installed.package.parent / "evil.pth",
         ]
-        beside = local / "bin" / "other"
+        beside = local / "share" / "mine" / "other"  # all of ~/.local/bin is protected
+        beside.parent.mkdir(parents=True, exist_ok=True)
         beside.write_text("old")
-        sandbox.tester.give(beside)
+        sandbox.tester.give(local)
         with unharmed(victims, absent):
             script = attack(victims, absent)
             script[-1] += f"\necho new > {beside}"

@@ -1,4 +1,6 @@
-"""A run removes the rights to a directory. The next run must not treat the files in it as missing.
+"""The rights to a directory are removed. The next run must not treat the files in it as missing.
+
+A command can do so inside its grants, and any other program of the user everywhere.
 
 Each attack was found by an attempt to escape.
 """
@@ -19,7 +21,14 @@ from tests.support.tree import SECRET, project_tree
 
 
 def shut(sandbox: SandboxRunner, path: Path) -> None:
-    assert sandbox.inside(["chmod", "000", path]).exit_code == 0
+    """Inside a grant a command shuts a directory. Outside it can not: another program does."""
+    words: list[Word] = ["chmod", "000", path]
+    inside = sandbox.inside(words)
+    if path.is_relative_to(sandbox.tree.project):
+        assert inside.exit_code == 0, inside
+    else:
+        assert "Read-only file system" in inside.stderr, inside
+        assert sandbox.outside(words).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0
 
 
@@ -167,8 +176,8 @@ def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(
 def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
     sandbox: SandboxRunner,
 ) -> None:
-    """A living run sees by the access time of a link that it was read, and shuts the path to its
-    own workspace. Many recorded paths give it the time.
+    """A program sees by the access time of a link that the link was read, and shuts the path to
+    it. Many recorded paths give it the time. A command can not do so: the path is not in its grant.
     """
     need(
         "root",
@@ -201,7 +210,10 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(
             "cat",
             other.secret,
         ]
-        with sandbox.starting(["python3", "-c", attack, link, sandbox.tree.root]) as attacker:
+        above: list[Word] = ["chmod", "000", sandbox.tree.root]
+        assert "Read-only file system" in sandbox.inside(above).stderr
+        attacking: list[Word] = ["python3", "-c", attack, link, sandbox.tree.root]
+        with sandbox.tester.starting(attacking, cwd=sandbox.tree.project) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "started\n"
             answers = [paddock(sandbox, *words, cwd=other.project) for _ in range(20)]

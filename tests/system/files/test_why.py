@@ -118,3 +118,68 @@ def test_why_distinguishes_a_missing_execute_bit_from_a_missing_grant(
             False,
             fence_allows,
         ), answer
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (".envrc", "protected: read-only inside writable directories, because "),
+        (".vscode/tasks.json", "protected: read-only inside writable directories, because "),
+        (".git/hooks/pre-commit", "protected: read-only inside writable directories, because "),
+        (".env", ".env is denied, even inside a grant"),
+    ],
+)
+def test_why_and_init_agree_on_names_in_the_landlock_tier(
+    sandbox: SandboxRunner, name: str, reason: str
+) -> None:
+    """An attempt has no init, so `why` reports the decision of the plan."""
+    path = sandbox.tree.put(sandbox.tree.project / name, "as it was\n")
+    sandbox.tester.give(sandbox.tree.project)
+
+    def why(operation: str, *more: str) -> tuple[int, str]:
+        words: list[Word] = [
+            sandbox.installation.paddock,
+            "why",
+            "--tier",
+            "landlock",
+            "--path",
+            path,
+            "--op",
+            operation,
+            *more,
+        ]
+        shown = sandbox.tester.run(words, cwd=sandbox.tree.project)
+        assert shown.stderr == "", shown
+        return shown.exit_code, shown.stdout
+
+    code, text = why("write")
+    assert (code, text.partition(":")[0]) == (1, "denied"), text
+    assert reason in text
+    assert "not tested: only a run judges names that are written" in text
+    assert "to allow it" not in text, "no grant would help"
+    answer = json.loads(why("write", "--json")[1])
+    assert answer["tried"] == {"outcome": "untried", "errno": None}
+    script = f"echo started; cat {name}; echo changed > {name}"
+    done = sandbox.inside(["sh", "-c", script])
+    assert done.started
+    assert path.read_text() == "as it was\n", done
+    # Reading does not depend on names.
+    assert why("read")[0] == 0
+    assert "as it was\n" in done.stdout
+    # The control: outside the same act succeeds.
+    assert sandbox.outside(["sh", "-c", script]).exit_code == 0
+    assert path.read_text() == "changed\n"
+
+
+def test_why_states_the_condition_for_files_of_git(sandbox: SandboxRunner) -> None:
+    config = sandbox.tree.put(sandbox.tree.project / ".git" / "config", "[user]\n\tname = a\n")
+    sandbox.tree.make(sandbox.tree.project / ".git" / "objects")
+    sandbox.tester.give(sandbox.tree.project)
+    words: list[Word] = [sandbox.installation.paddock, "why", "--tier", "landlock", "--path"]
+    shown = sandbox.tester.run([*words, config, "--op", "write"], cwd=sandbox.tree.project)
+    assert shown.exit_code == 0, shown
+    assert "git obeys this file, so it may have harmless content only" in shown.stdout
+    for key, held in (("email = b", True), ("[core]\n\tfsmonitor = evil", False)):
+        before = config.read_text()
+        sandbox.inside(["sh", "-c", f"echo '{key}' >> .git/config"])
+        assert (config.read_text() != before) == held

@@ -305,7 +305,8 @@ def test_the_order_is_journal_then_landlock_then_filter_then_exec(sandbox: Sandb
     ]
     traced = sandbox.outside(words)
     assert traced.exit_code == 0, str(traced)
-    text = log.read_text()
+    # Before the core opens the journal, another process of it tries what this machine can filter.
+    text = re.split(r'openat\(.*\d{4}-\d\d-\d\d\.jsonl"', log.read_text(), maxsplit=1)[1]
 
     def at(pattern: str) -> int:
         found = re.search(pattern, text)
@@ -313,7 +314,6 @@ def test_the_order_is_journal_then_landlock_then_filter_then_exec(sandbox: Sandb
         return found.start()
 
     positions = [
-        at(r'openat\(.*\d{4}-\d\d-\d\d\.jsonl"'),
         at(r"write\w*\(.*session\.start"),
         at(r"landlock_restrict_self\("),
         at(r"SECCOMP_SET_MODE_FILTER|PR_SET_SECCOMP"),

@@ -5,6 +5,7 @@ reports them.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,13 +140,23 @@ def test_verify_and_the_next_run_report_events_lost_on_a_full_disk(
 
 @pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
 def test_lost_events_are_counted_although_the_mode_changed(crowded: SandboxRunner) -> None:
-    """Landlock does not restrict chmod. The open descriptor stays writable although writes
-    failed.
+    """A command can not change the mode. Another program of the user can: the open descriptor
+    stays writable although writes failed.
     """
     crowded.inside(["true"])
     today = next(Path(crowded.journal).glob("*.jsonl"))
-    run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/chmod 644 {today}\n{FREE}\n/usr/bin/true after")
-    assert today.stat().st_mode & 0o777 == 0o644, "it could"
+    policy = crowded.tree.put(crowded.tree.root / "p.toml", POLICY)
+    script = (
+        f"{FILL}\n{TRYING}\n/usr/bin/chmod 644 {today} 2>&1\nread answer\n{FREE}\n"
+        "/usr/bin/true after"
+    )
+    words = ["/usr/bin/sh", "-c", script]
+    with crowded.starting(words, "--policy", policy, stdin=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert "Read-only file system" in running.stdout.readline()
+        assert crowded.outside(["chmod", "644", today]).exit_code == 0
+        running.communicate("go on\n", timeout=120)
+    assert today.stat().st_mode & 0o777 == 0o644
     assert missing(crowded.events()) > TRIES
     assert kinds(crowded.events())[-1] == "session.end"
 

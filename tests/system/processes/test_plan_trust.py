@@ -75,6 +75,17 @@ def _drop(*path: str) -> Callable[[Plan], None]:
     return change
 
 
+def _both(*changes: Callable[[Plan], None]) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        for one in changes:
+            one(plan)
+
+    return change
+
+
+NAMES = _set("files", "protect", to=[{"below": ["**"], "but": [], "names": [".vscode"]}])
+WITHOUT_SECCOMP = _set("seccomp", to=None)
+
 GATE = {
     "default": "deny",
     "on_error": "deny",
@@ -118,15 +129,22 @@ HARM = {
     "a wrong type": _set("require_enforced", to="yes"),
     "an unknown tier": _set("tier", to="wooden"),
     "a tier without what it is made of": _set("tier", to="full"),
-    "names where nothing holds them": _set(
-        "files", "protect", to=[{"below": ["**"], "but": [], "names": [".vscode"]}]
-    ),
+    "names where nothing holds them": _both(NAMES, WITHOUT_SECCOMP),
     "namespaces in the tier without them": _set(
         "namespaces", to={"nested": False, "hostname": "", "tmp_mb": None}
     ),
     "a missing limit": _drop("limits", "wall_s"),
     "an unknown limit": _set("rlimits", to={"fun": 0}),
 }
+
+
+@pytest.mark.parametrize("change", [NAMES, WITHOUT_SECCOMP], ids=["names", "without seccomp"])
+def test_control_one_of_two_changes_runs(
+    sandbox: SandboxRunner, plan: Plan, change: Callable[[Plan], None]
+) -> None:
+    """Both together are refused below: names need seccomp in the landlock tier."""
+    change(plan)
+    assert run_bytes(sandbox, core.canonical(plan)).answer == "ok"
 
 
 @pytest.mark.parametrize("harm", HARM)

@@ -179,7 +179,7 @@ def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shell
     places = (f"{shims.dir}/**", f"{sandbox.installation.core.parent}/**")
     flags = ("-r", places[0], "-r", places[1], "--env", f"PATH={shims.dir}:{SEARCH_PATH}")
     outcome = sandbox.inside(agent("bash", "-c", f"{FILTERS}; cat {sandbox.tree.secret}"), *flags)
-    assert outcome.stdout == "Seccomp_filters:\t3\n", str(outcome)
+    assert outcome.stdout == "Seccomp_filters:\t4\n", str(outcome)
     assert "Permission denied" in outcome.stderr
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = calling(server)
@@ -188,6 +188,48 @@ def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shell
             assert (control.exit_code, server.received()) == (0, [MESSAGE]), str(control)
         outcome = sandbox.inside(agent("bash", "-c", shlex.join(called)), *flags)
         assert (outcome.exit_code, server.received()) == (1, []), str(outcome)
+
+
+def in_run(sandbox: SandboxRunner, *words: Word) -> tuple[Shims, list[Word]]:
+    """Shims for an agent in a run, and the flags of that run."""
+    shims = Shims(sandbox)
+    done = shims.paddock("install", shims.dir, "--in-run", *words)
+    assert done.exit_code == 0, str(done)
+    flags: list[Word] = ["-r", f"{shims.dir}/**", "-r", f"{sandbox.installation.core.parent}/**"]
+    return shims, [*flags, "--env", f"PATH={shims.dir}:{SEARCH_PATH}"]
+
+
+def test_a_shell_in_a_run_without_namespaces_reaches_no_abstract_socket(
+    sandbox: SandboxRunner,
+) -> None:
+    """The run does the writes of the shell, and lets it have Landlock rules with scopes alone."""
+    _, flags = in_run(sandbox)
+    serve = (
+        "import socket, subprocess, sys; s = socket.socket(socket.AF_UNIX); "
+        "s.bind('\\0paddock-x'); s.listen(); sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+    )
+    call = f"{PYTHON} -c 'import socket; socket.socket(socket.AF_UNIX).connect(\"\\0paddock-x\")'"
+    script = f"echo started; echo x > file; {call} && echo connected; true"
+    for shell, connects in (("/bin/bash", True), ("bash", False)):
+        words = [PYTHON, "-c", serve, shell, "-c", script]
+        outcome = sandbox.inside(words, *flags, "--socket", "unix")
+        assert outcome.started, str(outcome)
+        assert ("connected" in outcome.stdout) == connects, str(outcome)
+        assert (sandbox.tree.project / "file").read_text() == "x\n", str(outcome)
+
+
+def test_no_shell_with_fewer_files_starts_in_a_run_without_namespaces(
+    sandbox: SandboxRunner,
+) -> None:
+    """The run does the writes of the shell, and no rule of the shell would bind it."""
+    text = '[meta]\ninherit = "ai-agent"\n[shell]\ndeny_globs = ["/opt/**"]\n'
+    policy = sandbox.tree.put(sandbox.tree.root / "shell.toml", text)
+    _, flags = in_run(sandbox, "--policy", policy)
+    outcome = sandbox.inside(agent("bash", "-c", "echo started"), *flags)
+    assert (outcome.exit_code, outcome.stdout) == (126, ""), str(outcome)
+    assert "inside, no second sandbox can restrict files" in outcome.stderr, str(outcome)
+    control = sandbox.inside(agent("/bin/bash", "-c", "echo started"), *flags)
+    assert control.started, str(control)
 
 
 def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object]) -> None:

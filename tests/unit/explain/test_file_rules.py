@@ -4,6 +4,7 @@ kernel.
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from paddock.plan import compile_plan
 from paddock.plan.plan import Plan
 from paddock.policy.model import Access, Sourced, Switch
 from tests.unit.plan.plan_inputs import FULL, HOST, builtin, deny, files, grant, policy, source
+
+# The core judges the writes of these plans, as the user of the test.
+LANDLOCK = replace(HOST, uid=os.getuid())
 
 
 @pytest.fixture(name="ws")
@@ -33,11 +37,14 @@ def _ws(tmp_path: Path) -> Path:
     return workspace
 
 
-def plan_for(ws: Path, host: Host, **more: object) -> Plan:
+def plan_for(ws: Path, host: Host, *, secret: bool = True, **more: object) -> Plan:
+    """``secret``: a directory is denied, so in the landlock tier the workspace itself is not
+    granted.
+    """
     asked = files(
         grant(Access.ALLOW, f"{ws}/**", workspace=True),
         grant(Access.ALLOW, "<tmp>/**"),
-        denies=(builtin("**/.env", optional=True), deny(f"{ws}/secret/**")),
+        denies=(builtin("**/.env", optional=True), *([deny(f"{ws}/secret/**")] if secret else [])),
         **more,
     )
     return compile_plan(policy(asked), replace(host, cwd=str(ws)))
@@ -96,10 +103,76 @@ def test_the_private_tmp_is_the_runs_own(ws: Path) -> None:
     assert "private to the run" in inside.reason
 
 
-def test_in_the_landlock_tier_names_are_not_judged(ws: Path) -> None:
-    plan = plan_for(ws, HOST)
-    assert asked(plan, ws / ".vscode" / "tasks.json").allowed
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [
+        (".vscode/tasks.json", Operation.WRITE),
+        (".vscode/tasks.json", Operation.REMOVE),
+        (".vscode/tasks.json", Operation.CHANGE),
+        (".vscode/new", Operation.MAKE),
+        (".git/hooks/pre-commit", Operation.WRITE),
+        (".git/hooks/new", Operation.MAKE),
+        ("sub/.mcp.json", Operation.WRITE),
+        (".envrc", Operation.MAKE),
+    ],
+)
+def test_in_the_landlock_tier_init_refuses_writes_to_protected_names(
+    ws: Path, name: str, operation: Operation
+) -> None:
+    plan = plan_for(ws, LANDLOCK, secret=False)
+    refused = asked(plan, ws / name, operation)
+    assert (refused.allowed, refused.closed, refused.by_init) == (False, True, True)
+    assert refused.reason.startswith("protected: read-only inside writable directories, because ")
+    assert not asked(plan_for(ws, FULL), ws / name, operation).by_init, "mounts hold it there"
+
+
+def test_in_the_landlock_tier_names_are_not_judged_for_reading(ws: Path) -> None:
+    plan = plan_for(ws, LANDLOCK)
+    for name in (".vscode/tasks.json", "app/.env"):
+        assert asked(plan, ws / name, Operation.READ).allowed
+    refused = asked(plan, ws / "app" / ".env")
+    assert (refused.allowed, refused.by_init) == (False, True)
+    assert refused.reason == f"{ws}/**/.env is denied, even inside a grant"
     assert not asked(plan, ws / "secret" / "key", Operation.READ).allowed
+
+
+def test_in_the_landlock_tier_git_files_may_have_harmless_content(ws: Path) -> None:
+    plan = plan_for(ws, LANDLOCK, secret=False)
+    for name in (".git/config", ".git/index", ".git/worktrees/one/commondir"):
+        written = asked(plan, ws / name)
+        assert written.allowed, name
+        assert written.reason.endswith(
+            "; git obeys this file, so it may have harmless content only, before and after"
+        )
+    assert asked(plan, ws / ".git" / "HEAD").reason == "granted by p.toml:1"
+
+
+def test_init_needs_the_rights_of_the_command_for_git_files(ws: Path) -> None:
+    config, here = ws / ".git" / "config", replace(LANDLOCK, cwd=str(ws))
+    blind = files(grant(Access.WRITE, f"{ws}/**"))
+    assert "reading is not granted" in asked(compile_plan(policy(blind), here), config).reason
+    alone = files(grant(Access.READ, f"{ws}/**"), grant(Access.ALLOW, str(config)))
+    assert (
+        asked(compile_plan(policy(alone), here), config).reason
+        == f"git obeys this file, so paddock replaces it, and {ws}/.git is not writable"
+    )
+
+
+def test_in_the_landlock_tier_metadata_is_read_only_outside_writable_grants(ws: Path) -> None:
+    plan = plan_for(ws, LANDLOCK)
+    assert asked(plan, ws / "main.py", Operation.CHANGE).allowed
+    refused = asked(plan, "/etc/hostname", Operation.CHANGE)
+    assert (refused.allowed, refused.closed, refused.by_init) == (False, False, False)
+    assert refused.reason == "read-only: outside every writable grant"
+    shut = asked(plan, ws / "secret" / "key", Operation.CHANGE)
+    assert (shut.allowed, shut.closed) == (False, True)
+
+
+def test_without_seccomp_the_landlock_tier_judges_no_name(ws: Path) -> None:
+    asked_for = files(grant(Access.ALLOW, f"{ws}/**", workspace=True))
+    plan = compile_plan(replace(policy(asked_for), off=(Switch.SECCOMP,)), HOST)
+    assert asked(plan, ws / ".vscode" / "tasks.json").allowed
+    assert asked(plan, "/etc/hostname", Operation.CHANGE).allowed
 
 
 def test_without_landlock_mounts_tell_only_reading_from_writing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ sandbox too.
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
 from dataclasses import replace
@@ -16,15 +17,18 @@ from paddock.errors import CoreError
 from paddock.explain.file_rules import Judge
 from paddock.explain.observer import ObservedCall, read, refusal, serve
 from paddock.explain.read_plan import plan_of
+from paddock.host.facts import Host
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
 from tests.unit.plan.plan_inputs import FULL, HOST, files, grant, policy
 
 SCHEMA = Path(__file__).parents[3] / "schema"
+# The core judges the writes of these plans, as the user of the test.
+LANDLOCK = replace(HOST, uid=os.getuid())
 EXAMPLES = json.loads((SCHEMA / "examples" / "companion.json").read_text())
 
 
-@pytest.fixture(name="judge", params=[HOST, FULL])
+@pytest.fixture(name="judge", params=[LANDLOCK, FULL])
 def _judge(request: pytest.FixtureRequest, tmp_path: Path) -> Judge:
     for name in ("open/file", "shut/file", "shut/$(id)", "shut/*", "shut/a*/file"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -73,6 +77,32 @@ def test_only_denials_of_the_sandbox_are_reported(
     )
     wanted = expected and (expected[0], expected[1] and expected[1].format(tmp_path))
     assert (reported and (reported.op, reported.allow)) == wanted
+
+
+def test_a_name_that_init_refuses_is_not_reported_twice(tmp_path: Path) -> None:
+    (tmp_path / ".envrc").write_text("")
+    asked = policy(files(grant(Access.ALLOW, f"{tmp_path}/**", workspace=True)))
+
+    def reports(host: Host) -> list[bool]:
+        judge = Judge(compile_plan(asked, replace(host, cwd=str(tmp_path))))
+        calls = [
+            ObservedCall(op=op, create=False, path=f"{tmp_path}/.envrc", program="/p")
+            for op in ("write", "change", "remove")
+        ]
+        return [refusal(judge, call, home="/home/ada") is not None for call in calls]
+
+    assert reports(LANDLOCK) == [False, False, False]
+    assert reports(FULL) == [True, True, True], "mounts refuse it silently"
+
+
+def test_a_change_of_metadata_is_reported_with_the_flag(judge: Judge, tmp_path: Path) -> None:
+    for name, allow in (("open/file", None), ("shut/file", f"--allow {tmp_path}/shut/file")):
+        reported = refusal(
+            judge,
+            ObservedCall(op="change", create=False, path=f"{tmp_path}/{name}", program="/p"),
+            home="/home/ada",
+        )
+        assert (reported and reported.allow) == allow
 
 
 def test_no_hint_opens_the_whole_home(judge: Judge, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ HOST = Host(
     landlock_errno=None,
     seccomp=True,
     user_notification=True,
+    listener=True,
     filtered=False,
     no_new_privs=True,
     namespaces=Usable(usable=False, errno="EPERM", step="user namespace"),

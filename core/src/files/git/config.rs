@@ -21,9 +21,28 @@ pub struct ConfigSection {
 }
 
 pub fn is_harmless(config: &[u8]) -> bool {
+    is_harmless_with(config, &mut |_| false)
+}
+
+/// `is_harmless_remote`: may a repository at this path be a remote? `git push` runs its hooks.
+pub fn is_harmless_with(config: &[u8], is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool) -> bool {
     let mut harmless = true;
-    let result = each(config, &mut |section, key, value| harmless &= allowed(section, key, value));
+    let result = each(config, &mut |section, key, value| {
+        harmless &= allowed(section, key, value)
+            || remote_path(section, key, value).is_some_and(&mut *is_harmless_remote);
+    });
     result.is_ok() && harmless
+}
+
+/// The absolute path of a remote on this machine.
+fn remote_path<'v>(
+    section: &ConfigSection,
+    key: &[u8],
+    value: Option<&'v [u8]>,
+) -> Option<&'v [u8]> {
+    let is_remote = section.name == b"remote" && key == b"url";
+    let is_plain_name = section.subsection.as_deref().is_some_and(is_plain);
+    value.filter(|path| is_remote && is_plain_name && path.starts_with(b"/") && is_line(path))
 }
 
 /// Called with a section, a key in it, and the value.
@@ -217,7 +236,8 @@ pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> boo
         (b"remote", Some(name), b"tagopt") => {
             is_plain(name) && matches!(text, b"--tags" | b"--no-tags")
         }
-        (b"branch", Some(_), b"remote") => is_plain(text) || text == b".",
+        // A path would be a repository whose hooks `git push` runs.
+        (b"branch", Some(_), b"remote") => is_plain(text) && !text.contains(&b'/') || text == b".",
         (b"branch", Some(_), b"merge") => is_plain(text),
         (b"branch", Some(_), b"rebase") => is_plain(text),
         (b"submodule", Some(_), b"url") => is_remote_url(text),

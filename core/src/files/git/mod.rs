@@ -31,7 +31,7 @@ use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use packed_refs::without_replacements;
-pub use recognise_git_dirs::{KnownGitDirs, is_git_name};
+pub use recognise_git_dirs::{KnownGitDirs, is_git_name, parent as parent_of};
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
 /// Git itself writes no longer configuration.
@@ -61,7 +61,7 @@ pub enum Role {
 }
 
 impl Role {
-    fn max_bytes(self) -> usize {
+    pub fn max_bytes(self) -> usize {
         match self {
             Role::Index | Role::PackedRefs => MAX_INDEX_BYTES,
             _ => MAX_NEW_CONFIG_BYTES,
@@ -77,6 +77,40 @@ impl Role {
 /// Names that git leaves behind and trusts. Their content is judged when no process runs any more.
 pub fn checked() -> impl Iterator<Item = &'static CStr> {
     git_table::CHECKED.iter().copied()
+}
+
+/// Is it the last component of such a name?
+pub fn is_checked_name(name: &[u8]) -> bool {
+    checked().any(|checked| checked.to_bytes().rsplit(|byte| *byte == b'/').next() == Some(name))
+}
+
+/// Is the last component of a path the name of a git directory?
+pub fn is_git_path(path: &[u8]) -> bool {
+    is_git_name(recognise_git_dirs::last(path), false)
+}
+
+/// Is it the first component of a part of a git directory?
+pub fn is_part(name: &[u8]) -> bool {
+    git_table::has_part(name)
+}
+
+/// The meaning of the `.git` file of a linked work tree.
+pub struct LinkedWorkTree {
+    /// The text in the file.
+    pub target: Vec<u8>,
+    /// The entry that it leads to.
+    pub entry: Vec<u8>,
+    /// The paths that git then trusts.
+    pub trusted: Vec<Vec<u8>>,
+}
+
+/// The meaning of a `.git` file in `top`. None: the file is not of this form.
+pub fn linked_work_tree(top: &[u8], content: &[u8]) -> Option<LinkedWorkTree> {
+    let target = line(content)?.strip_prefix(b"gitdir: ")?;
+    let entry = trusted_paths::resolved(top, target);
+    let repository = recognise_git_dirs::parent(recognise_git_dirs::parent(&entry));
+    let trusted = trusted_paths::by_all(repository, &entry, top).ok()?.paths;
+    Some(LinkedWorkTree { target: target.to_vec(), entry, trusted })
 }
 
 /// May this directory have such names?
@@ -217,10 +251,33 @@ fn content_is_harmless(
     }
 }
 
+/// Is this content harmless at a name with this role, before the name exists? A file that leads to
+/// another repository never is: its content depends on other files. `is_harmless_remote`: may a
+/// repository at this path be a remote?
+pub fn is_harmless_content(
+    role: Role,
+    dir: &[u8],
+    content: &[u8],
+    is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
+) -> bool {
+    match role {
+        Role::Config => config::is_harmless_with(content, is_harmless_remote),
+        Role::CommonDir => line(content) == Some(b"../.."),
+        Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
+        Role::Hooks | Role::Hook | Role::GitFile => false,
+        Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs => {
+            state_is_harmless(role, dir, content)
+        }
+    }
+}
+
 /// The judgement of a checked part. `dir` is its directory.
 fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
     match role {
-        Role::Index => content.is_empty() || index::is_harmless(content, hash_bytes(dir)),
+        Role::Index => {
+            let is_harmless = |bytes| index::is_harmless(content, bytes);
+            content.is_empty() || hash_bytes(dir).is_some_and(is_harmless)
+        }
         Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
         Role::ApplyOptions => git_apply_options::are_harmless(content),
         Role::PackedRefs => packed_refs::is_harmless(content),
@@ -228,22 +285,42 @@ fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
     }
 }
 
-/// The bytes of an object's hash in a repository: 32 for SHA-256, else 20.
-fn hash_bytes(git_dir: &[u8]) -> usize {
+/// The bytes of an object's hash in a repository: 32 for SHA-256, else 20. None: its configuration
+/// can not be read.
+fn hash_bytes(git_dir: &[u8]) -> Option<usize> {
     let common = match trusted_paths::first_line([git_dir, b"/commondir"].concat()) {
         Ok(Some(common)) => trusted_paths::resolved(git_dir, &common),
-        _ => git_dir.to_vec(),
+        Ok(None) => git_dir.to_vec(),
+        Err(_) => return None,
     };
-    let (mut config, mut bytes) = (Vec::new(), 20);
-    if trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config).is_ok() {
-        let _ = config::each(&config, &mut |section, key, value| {
-            let is_plain = section.name == b"extensions" && section.subsection.is_none();
-            if is_plain && key == b"objectformat" {
-                bytes = if value == Some(b"sha256") { 32 } else { 20 };
-            }
-        });
+    let mut config = Vec::new();
+    match trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config) {
+        Ok(()) => Some(configured_hash_bytes(&config)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(20),
+        Err(_) => None,
     }
+}
+
+fn configured_hash_bytes(config: &[u8]) -> usize {
+    let mut bytes = 20;
+    let _ = config::each(config, &mut |section, key, value| {
+        let is_plain = section.name == b"extensions" && section.subsection.is_none();
+        if is_plain && key == b"objectformat" {
+            bytes = if value == Some(b"sha256") { 32 } else { 20 };
+        }
+    });
     bytes
+}
+
+/// Would a new configuration change the meaning of an index that was judged? An index has other
+/// paths with another length of hashes.
+pub fn changes_hashes(git_dir: &[u8], config: &[u8]) -> bool {
+    let exists = |name: &[u8]| {
+        let path = [git_dir, b"/", name].concat();
+        !matches!(rustix::fs::lstat(path), Err(Errno::NOENT))
+    };
+    Some(configured_hash_bytes(config)) != hash_bytes(git_dir)
+        && (exists(b"index") || exists(b"worktrees"))
 }
 
 /// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied

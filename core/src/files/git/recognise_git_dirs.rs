@@ -9,10 +9,15 @@ use crate::files::patterns::case_fold;
 
 use super::{Role, git_table};
 
+/// So many entries of linked work trees are remembered. Further `.git` files are refused.
+const MAX_NAMED_ENTRIES: usize = 4096;
+
 /// Directories that are git's by their parts, by absolute path.
 #[derive(Debug, Default)]
 pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
+    /// Entries that a `.git` file of a linked work tree names.
+    named_entries: Vec<Vec<u8>>,
 }
 
 /// The kind of git directory that contains a path.
@@ -52,6 +57,25 @@ impl KnownGitDirs {
     /// Those that are git's by their parts.
     pub fn directories(&self) -> &[Vec<u8>] {
         &self.dirs
+    }
+
+    /// Remembers an entry that a `.git` file names. False: there are too many.
+    pub fn add_named_entry(&mut self, entry: &[u8]) -> bool {
+        let is_known = self.named_entries.iter().any(|known| known == entry);
+        if !is_known && self.named_entries.len() < MAX_NAMED_ENTRIES {
+            self.named_entries.push(entry.to_vec());
+            return true;
+        }
+        is_known
+    }
+
+    /// Does the way to an entry that a `.git` file names lead through this path? A symlink there
+    /// would lead git to another repository. Case does not count: the file system may ignore it.
+    pub fn leads_to_named_entry(&self, path: &[u8]) -> bool {
+        self.named_entries.iter().any(|entry| {
+            let (above, rest) = entry.split_at(path.len().min(entry.len()));
+            above.eq_ignore_ascii_case(path) && matches!(rest, [] | [b'/', ..])
+        })
     }
 
     /// Is this a git directory, by its name or by its parts?
@@ -135,21 +159,7 @@ impl KnownGitDirs {
     /// dot (git-check-ref-format), so a nested `.git` is no branch. A nested repository that is
     /// known by its parts is a git directory of its own.
     pub fn is_branch(&self, path: &[u8]) -> bool {
-        let Some(end) = self.around(parent(path)) else { return false };
-        let (of, names) = in_layout(&path[end..]);
-        // The first component is the submodule's, if its repository is not known by itself.
-        let first = usize::from(of == GitDirKind::Submodule);
-        git_table::BRANCHES.iter().any(|branch| {
-            let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
-            let mut windows = names.windows(beginning.len()).enumerate().skip(first);
-            let at = windows.find(|(at, window)| {
-                *window == beginning && (of == GitDirKind::Submodule || *at == 0)
-            });
-            let rest = at.map(|(at, window)| &names[at + window.len()..]);
-            rest.is_some_and(|rest| {
-                !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b"."))
-            })
-        })
+        self.around(parent(path)).is_some_and(|end| is_branch_in(&path[end..]))
     }
 
     /// Is this the path where `git worktree add` makes the entry of a work tree? The repository
@@ -161,11 +171,12 @@ impl KnownGitDirs {
             && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
     }
 
-    /// Do the patterns of the outer git directory also match this one's parts?
+    /// Do the patterns of the outer git directory also match this one's parts? In a directory of
+    /// branches they do not, and the name of a submodule can look like one: `m/refs/heads`.
     pub fn is_covered(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let part = [&path[end..], b"/config"].concat();
-        in_layout(&part).0 != GitDirKind::Repository && !self.is_branch(path)
+        in_layout(&part).0 != GitDirKind::Repository && !is_branch_in(&part)
     }
 }
 
@@ -181,6 +192,21 @@ fn in_layout(inside: &[u8]) -> (GitDirKind, Vec<&[u8]>) {
         _ => (GitDirKind::Repository, 0),
     };
     (of, names[skipped..].to_vec())
+}
+
+/// Is a path in a git directory the name of a branch, or a directory of such names?
+fn is_branch_in(inside: &[u8]) -> bool {
+    let (of, names) = in_layout(inside);
+    // The first component is the submodule's, if its repository is not known by itself.
+    let first = usize::from(of == GitDirKind::Submodule);
+    git_table::BRANCHES.iter().any(|branch| {
+        let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
+        let mut windows = names.windows(beginning.len()).enumerate().skip(first);
+        let at = windows
+            .find(|(at, window)| *window == beginning && (of == GitDirKind::Submodule || *at == 0));
+        let rest = at.map(|(at, window)| &names[at + window.len()..]);
+        rest.is_some_and(|rest| !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b".")))
+    })
 }
 
 pub fn parent(path: &[u8]) -> &[u8] {
@@ -306,9 +332,36 @@ mod tests {
     }
 
     #[test]
+    fn the_way_to_a_named_entry_is_known() {
+        let mut known = known();
+        assert!(known.add_named_entry(b"/w/other/.git/worktrees/n"));
+        for (path, expected) in [
+            ("/w", true),
+            ("/w/other", true),
+            ("/w/OTHER", true),
+            ("/w/other/.git/worktrees/n", true),
+            ("/w/oth", false),
+            ("/w/other2", false),
+            ("/w/other/.git/worktrees/n/x", false),
+        ] {
+            assert_eq!(known.leads_to_named_entry(path.as_bytes()), expected, "{path}");
+        }
+        for number in 1..MAX_NAMED_ENTRIES {
+            assert!(known.add_named_entry(format!("/w/.git/worktrees/{number}").as_bytes()));
+        }
+        assert!(!known.add_named_entry(b"/w/.git/worktrees/more"));
+        assert!(known.add_named_entry(b"/w/other/.git/worktrees/n"));
+    }
+
+    #[test]
     fn patterns_match_nested_git_directories() {
         assert!(known().is_covered(b"/w/.bare/worktrees/old"));
         assert!(known().is_covered(b"/w/.git/modules/m"));
+        for branches in ["refs/heads", "refs/heads/x", "logs/refs/heads", "refs/remotes/origin"] {
+            let path = format!("/w/.git/modules/m/{branches}");
+            assert!(!known().is_covered(path.as_bytes()), "{path}");
+        }
+        assert!(known().is_covered(b"/w/.git/modules/m/refs"));
         assert!(!known().is_covered(b"/w/.git/modules/m/refs/heads/inner"));
         assert!(!known().is_covered(b"/w/.bare") && !known().is_covered(b"/w/.git/x"));
     }

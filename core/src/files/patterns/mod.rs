@@ -17,8 +17,8 @@ mod prefix_tree;
 mod tests;
 
 use super::git;
-use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::{FilesPlan, ProtectedNames};
 
 pub use glob::Globs;
 use interned_names::{InternedNames, NameId, STAR};
@@ -163,6 +163,22 @@ pub fn is_system(path: &[u8]) -> bool {
 const MAX_PREFIXES: usize = 60_000;
 
 impl NamePatterns {
+    /// The patterns of a plan, with these protected and flagged names. `searched`: denied names that
+    /// cannot lie in these trees are left out.
+    pub fn of_plan(
+        requested: &FilesPlan,
+        protect: &[ProtectedNames],
+        flagged: &[Text],
+        searched: Option<&[AbsPath]>,
+    ) -> Result<NamePatterns, NamePatternsError> {
+        let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
+        names.packages.clone_from(&requested.packages);
+        for group in &requested.deny_names {
+            names.deny(group, searched)?;
+        }
+        Ok(names)
+    }
+
     pub fn new(
         deny: &[Text],
         protect: &[ProtectedNames],

@@ -49,6 +49,8 @@ pub struct ScanResult {
     pub git_state: Vec<u32>,
     /// The denied objects. The guard fills this in when all modes are restored.
     pub masked: Vec<Object>,
+    /// Denied and protected files that have other names too.
+    pub linked: Vec<Identity>,
 }
 
 /// A name that was locked or denied at the start: the directory, the name in it, and its object.
@@ -138,6 +140,7 @@ pub fn scan_trees<E: From<WalkError>>(
     linked.extend(
         closed.iter().map(|identity| MultiLinkFile { identity: *identity, kind: CoverKind::Mask }),
     );
+    found.linked = linked.iter().map(|file| file.identity).collect();
     if !linked.is_empty() {
         let mut others = OtherNames::<E>::new(&linked, &reopened);
         for index in 0..roots.trees.len() {

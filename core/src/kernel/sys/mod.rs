@@ -11,9 +11,10 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 #[cfg(not(test))]
 mod allocator;
@@ -572,6 +573,46 @@ pub fn respond(listener: BorrowedFd<'_>, mut response: Response) -> Result<()> {
     .map(drop)
 }
 
+const NOTIF_SET_FLAGS: u32 = 0x4008_2104; // _IOW('!', 4, __u64)
+
+/// A caller and its listener never run at the same time. The kernel may keep them on one processor
+/// (Linux 6.6). An older kernel does not know the flag.
+pub fn wake_listener_in_turn(listener: BorrowedFd<'_>) {
+    const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
+    // SAFETY: takes numbers.
+    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SET_FLAGS as _, SYNC_WAKE_UP) };
+}
+
+/// `struct seccomp_notif_addfd`.
+#[repr(C)]
+struct AddedDescriptor {
+    id: u64,
+    flags: u32,
+    source: u32,
+    number: u32,
+    number_flags: u32,
+}
+
+const NOTIF_ADDFD: u32 = 0x4018_2103; // _IOW('!', 3, struct seccomp_notif_addfd)
+
+/// Gives the caller a copy of a descriptor, and returns the number that it has there.
+pub fn add_descriptor(
+    listener: BorrowedFd<'_>,
+    id: u64,
+    descriptor: BorrowedFd<'_>,
+    close_on_exec: bool,
+) -> Result<i64> {
+    let number_flags = if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 };
+    let source = descriptor.as_raw_fd() as u32;
+    let added = AddedDescriptor { id, flags: 0, source, number: 0, number_flags };
+    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives
+    // on this stack.
+    check(
+        unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ADDFD as _, ptr::from_ref(&added)) }
+            .into(),
+    )
+}
+
 /// The part of `struct pidfd_info` (linux/pidfd.h) that its first version has.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -604,6 +645,80 @@ pub fn process_info(thread: u32) -> Result<ProcessInfo> {
             .into(),
     )?;
     if info.mask & WANTED_FIELDS == WANTED_FIELDS { Ok(info) } else { Err(Errno::NOSYS) }
+}
+
+/// A pidfd of a thread. Before Linux 6.9 there is one of its process only.
+pub fn thread_handle(thread: u32) -> Result<OwnedFd> {
+    const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
+    // SAFETY: takes numbers, makes a new descriptor.
+    let open = |flags: u32| check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) });
+    let fd = match open(PIDFD_THREAD) {
+        Err(Errno::INVAL) => open(0)?,
+        fd => fd?,
+    };
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Does the thread or process of a pidfd still run?
+pub fn is_alive(handle: BorrowedFd<'_>) -> bool {
+    let mut ended = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut ended, Some(&none)) == Ok(0)
+}
+
+/// `struct open_how` in its first version.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OpenHow {
+    pub flags: u64,
+    pub mode: u64,
+    pub resolve: u64,
+}
+
+pub const OPEN_HOW_BYTES: usize = size_of::<OpenHow>();
+
+/// openat2(2) with any values.
+pub fn open_how(dir: i32, path: &CStr, how: OpenHow) -> Result<OwnedFd> {
+    // SAFETY: the path ends in a zero byte, and the struct has the size that the call is told.
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), ptr::from_ref(&how), OPEN_HOW_BYTES)
+    })?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The soft limit of another process.
+pub fn resource_limit(thread: u32, resource: i32) -> Result<u64> {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let none: *const libc::rlimit64 = ptr::null();
+    // SAFETY: the kernel writes one struct, which lives on this stack.
+    check(unsafe {
+        libc::syscall(libc::SYS_prlimit64, thread, resource, none, ptr::from_mut(&mut limit))
+    })?;
+    Ok(limit.rlim_cur)
+}
+
+/// The user and the group of this thread for files, and nothing else.
+pub fn set_file_user(user: u32, group: u32) -> Result<()> {
+    // These calls return the old number, whether they succeed or not. The largest number changes
+    // nothing.
+    // SAFETY: takes numbers.
+    let changed = unsafe {
+        libc::syscall(libc::SYS_setfsgid, group);
+        libc::syscall(libc::SYS_setfsuid, user);
+        (libc::syscall(libc::SYS_setfsuid, u32::MAX), libc::syscall(libc::SYS_setfsgid, u32::MAX))
+    };
+    match changed == (user.into(), group.into()) {
+        true => Ok(()),
+        false => Err(Errno::PERM),
+    }
+}
+
+/// Sends a signal to one thread of a process.
+pub fn signal_thread(process: u32, thread: u32, signal: Signal) -> Result<()> {
+    // SAFETY: takes numbers.
+    check(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal.as_raw()) }).map(drop)
 }
 
 /// True if this is the id of a process and not of one of its further threads.

@@ -55,9 +55,11 @@ impl<'p> FileGrants<'p> {
     /// The grants that make a path writable. Grants add up: a read-only one takes nothing from one
     /// around it.
     pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f GrantLocation<'p>> {
-        // The host's /tmp is visible only if a grant names it.
+        // In the full tier the host's /tmp is visible only if a grant names it.
         let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-        let shown = move |location: &GrantLocation<'_>| in_temp(&location.real) || !in_temp(path);
+        let shown = move |location: &GrantLocation<'_>| {
+            !self.hides_temp || in_temp(&location.real) || !in_temp(path)
+        };
         self.locations.iter().filter(move |location| {
             location.grant.writes() && shown(location) && path.is_within(&location.real)
         })

@@ -56,6 +56,8 @@ pub enum GrantError {
     Reach { path: AbsPath, source: Errno },
     #[error("cannot grant the private temporary directory: {0}")]
     Temp(#[source] Errno),
+    #[error("cannot open /proc for the process that judges writes: {0}")]
+    Proc(#[source] Errno),
 }
 
 impl From<UnknownTree> for GrantError {
@@ -67,6 +69,10 @@ impl From<UnknownTree> for GrantError {
 impl GrantError {
     pub fn hint(&self) -> &'static str {
         match self {
+            GrantError::NoLandlock(Errno::OPNOTSUPP) => {
+                "Landlock is off (lsm=landlock), or a run of Paddock in the landlock tier surrounds \
+                    this process: inside, no second sandbox can restrict files"
+            }
             GrantError::NoLandlock(_) | GrantError::OldAbi { .. } => {
                 "type `paddock doctor` to see what this kernel can enforce; Landlock needs Linux \
                     5.13 and lsm=landlock"

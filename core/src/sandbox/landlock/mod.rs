@@ -14,7 +14,7 @@ pub mod grant_location;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use landlock::AccessNet;
+use landlock::{AccessFs, AccessNet};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -44,6 +44,8 @@ pub struct CarvedGrant<'p> {
 /// The rules in the kernel, and the result for each grant.
 pub struct FileGrants<'p> {
     ruleset: Option<BorrowedFd<'p>>,
+    /// The rules of init, if they are other rules.
+    init_ruleset: Option<BorrowedFd<'p>>,
     pub locations: Vec<GrantLocation<'p>>,
     pub rules: usize,
     /// Grants that gave at least one rule.
@@ -58,6 +60,8 @@ pub struct FileGrants<'p> {
     /// Closed and unwritable paths that go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
+    /// Is the host's /tmp hidden where no grant names it?
+    hides_temp: bool,
     pub home: HomeListing<'p>,
 }
 
@@ -84,6 +88,11 @@ impl OpenedGrant {
 /// Is the network filtered without a namespace?
 fn supervises_network(plan: &Plan) -> bool {
     plan.tier == Tier::Landlock && plan.network.is_some()
+}
+
+/// The rights to read files and list directories, as far as the rules restrict them.
+fn reading(requested: &plan::Landlock) -> Rights {
+    requested.handled & (AccessFs::ReadFile | AccessFs::ReadDir)
 }
 
 fn is_dir(stat: &Stat) -> bool {
@@ -127,6 +136,7 @@ impl<'p> FileGrants<'p> {
         let home = HomeListing::at(&plan.user.home);
         let mut files = FileGrants {
             ruleset,
+            init_ruleset: None,
             locations: Vec::with_capacity(32),
             rules: 0,
             actual_paths: 0,
@@ -138,6 +148,7 @@ impl<'p> FileGrants<'p> {
             granted: Vec::with_capacity(requested.grants.len()),
             linked: through_links(requested, &home),
             checked_devices: Vec::new(),
+            hides_temp: plan.tier == Tier::Full,
             home,
         };
         if plan.container.is_some() {
@@ -164,8 +175,45 @@ impl<'p> FileGrants<'p> {
 
     /// Grants the private temporary directory, which is made after everything else was prepared.
     pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), GrantError> {
-        let Some(ruleset) = self.ruleset else { return Ok(()) };
-        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(GrantError::Temp)
+        for ruleset in self.ruleset.iter().chain(&self.init_ruleset) {
+            sys::landlock_add_rule(*ruleset, rights.bits(), dir.as_fd())
+                .map_err(GrantError::Temp)?;
+        }
+        Ok(())
+    }
+
+    /// Does one rule allow reading all of /proc?
+    pub fn allow_reading_proc(&self, plan: &Plan) -> Result<bool, GrantError> {
+        let Some(requested) = &plan.landlock else { return Ok(true) };
+        let needed = reading(requested);
+        if needed.is_empty() {
+            return Ok(true);
+        }
+        for dir in [c"/proc", c"/"] {
+            let stat = rustix::fs::stat(dir).map_err(GrantError::Proc)?;
+            let covers = |(identity, grant): &(Identity, &Grant)| {
+                *identity == Identity::from(&stat) && plan.rights(&grant.access).contains(needed)
+            };
+            if self.granted.iter().any(covers) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Init gets these rules. They have the rules of the plan already, and get reading of /proc.
+    pub fn add_init_rules(
+        &mut self,
+        ruleset: BorrowedFd<'p>,
+        requested: &plan::Landlock,
+    ) -> Result<(), GrantError> {
+        self.init_ruleset = Some(ruleset);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(c"/proc", flags, Mode::empty())
+            .and_then(|proc| {
+                sys::landlock_add_rule(ruleset, reading(requested).bits(), proc.as_fd())
+            })
+            .map_err(GrantError::Proc)
     }
 
     /// Unix sockets that a grant names.
@@ -225,6 +273,11 @@ impl<'p> FileGrants<'p> {
         opened: &OpenedGrant,
         rights: Rights,
     ) -> Result<(), GrantError> {
+        self.locate(grant, opened);
+        self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
+    }
+
+    fn locate(&mut self, grant: &'p Grant, opened: &OpenedGrant) {
         self.locations.push(GrantLocation {
             grant,
             real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
@@ -233,7 +286,6 @@ impl<'p> FileGrants<'p> {
             socket: FileType::from_raw_mode(opened.stat.st_mode) == FileType::Socket,
             links: opened.links.iter().map(grant_location::GrantSymlink::from).collect(),
         });
-        self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
 
     fn grant_around(
@@ -277,6 +329,7 @@ impl<'p> FileGrants<'p> {
             .filter(|except| except.places.iter().any(|place| below(&place)))
             .map(|except| except.path.clone())
             .collect();
+        self.locate(grant, opened);
         self.carve(plan, grant, opened.fd.as_fd(), rights, &places, &kept_out)?;
         self.carved.push(CarvedGrant { grant, kept_out });
         Ok(())
@@ -448,6 +501,8 @@ pub fn around<E>(
 
 /// The first ABI with TCP ports.
 const PORTS_ABI: i32 = 4;
+/// The ABI that knows scopes.
+const SCOPES_ABI: i32 = 6;
 
 /// An empty ruleset, and the ABI of this kernel. If the network is filtered in the landlock tier,
 /// the command can connect and bind to no port: the supervisor, which is outside, connects its
@@ -470,6 +525,19 @@ pub fn create_ruleset(
     let ruleset =
         sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
     Ok((ruleset.map_err(GrantError::Create)?, actual_abi))
+}
+
+/// A layer without rules for files. It keeps signals of the command from processes that have only
+/// the outer layer. None: the kernel has no scopes.
+pub fn create_inner_ruleset(
+    requested: &plan::Landlock,
+    actual_abi: i32,
+) -> Result<Option<OwnedFd>, GrantError> {
+    if requested.scoped.is_empty() || actual_abi < SCOPES_ABI {
+        return Ok(None);
+    }
+    let ruleset = sys::landlock_create_ruleset(0, 0, requested.scoped.bits());
+    ruleset.map(Some).map_err(GrantError::Create)
 }
 
 fn open_error(grant: &Grant, source: Errno) -> GrantError {

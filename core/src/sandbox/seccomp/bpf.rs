@@ -79,6 +79,8 @@ pub enum ValueTest<'a> {
     RefuseBitsWithout { bits: u32, others: u32, errno: i32 },
     /// The listener answers calls with these values.
     Notify { values: &'a [u32] },
+    /// The listener answers calls whose value has any of these bits.
+    NotifyBits { bits: u32 },
 }
 
 /// The action from `first` up to the next entry's `first`.
@@ -349,6 +351,10 @@ fn test_of(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
         }
         ValueTest::Notify { values } => {
             (JUMP_EQUAL, *values, false, instruction(RETURN, RET_USER_NOTIF))
+        }
+        ValueTest::NotifyBits { bits } => {
+            let answer = instruction(RETURN, RET_USER_NOTIF);
+            (JUMP_ANY_BIT, std::slice::from_ref(bits), false, answer)
         }
     };
     let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];

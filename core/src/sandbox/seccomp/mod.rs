@@ -11,6 +11,7 @@ mod sockets;
 
 use self::bpf::{ArgumentRule, BpfError, CallAnswer, CallRange, ValueTest};
 use self::sockets::SocketRules;
+use crate::files::writes::call::{REFUSED_CALLS, WRITING_OPEN_FLAGS};
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Syscall, SyscallFinder};
 use crate::plan::{self, SocketAccess};
@@ -49,6 +50,51 @@ const TERMINAL_CHANGES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
         ],
     },
 )];
+
+/// Opens that only read do not wait.
+const WRITING_OPEN: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(1, ValueTest::NotifyBits { bits: WRITING_OPEN_FLAGS })];
+const WRITING_OPENAT: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(2, ValueTest::NotifyBits { bits: WRITING_OPEN_FLAGS })];
+
+/// For judged writes: also calls that make or remove subvolumes by name, with all files in them
+/// (btrfs, bcachefs), and calls that change attributes of a file that is open for reading only
+/// (FS_IOC_SETFLAGS, FSSETXATTR, SETVERSION, ENABLE_VERITY, SET_ENCRYPTION_POLICY and the same of
+/// single file systems).
+const JUDGED_IOCTL: &[ArgumentRule<'_>] = &[ArgumentRule::at(
+    1,
+    ValueTest::Refuse {
+        values: &[
+            TIOCSTI,
+            TIOCLINUX,
+            0x4008_6602,
+            0x4004_6602,
+            0x401C_5820,
+            0x4008_7602,
+            0x4004_7602,
+            0x4008_6604,
+            0x4004_6604,
+            0x4080_6685,
+            0x800C_6613,
+            0x4004_7211,
+            0x4008_941A,
+            0x5000_940E,
+            0x5000_940F,
+            0x5000_9401,
+            0x5000_9417,
+            0x5000_9418,
+            0x5000_943F,
+            0x4020_BC10,
+            0x4020_BC11,
+        ],
+        errno: libc::EPERM,
+    },
+)];
+
+/// A process that hides its memory could not have its writes judged. The call answers with success
+/// and does nothing: inside the sandbox all processes belong to the same command.
+const STAYS_DUMPABLE: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(0, ValueTest::Refuse { values: &[libc::PR_SET_DUMPABLE as u32], errno: 0 })];
 
 /// Landlock does not judge prlimit(2) on another process of the same user: it could end the
 /// supervisor by its CPU limit, or silence the journal by its file size limit.
@@ -101,12 +147,14 @@ pub struct Filter {
 
 impl Filter {
     /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps
-    /// signals from it. `gated`: there are exec rules, and no namespaces inside.
+    /// signals from it. `gated`: there are exec rules, and no namespaces inside. `judged`: writes
+    /// are judged.
     pub fn compile(
         requested: &plan::Seccomp,
         arch: Arch,
         shared_group: bool,
         gated: bool,
+        judged: bool,
         socket_access: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
@@ -137,8 +185,9 @@ impl Filter {
                 listed[syscall.row] == (requested.default == plan::SeccompDefault::Allow);
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => CallAnswer::Arguments(NO_PROCESS_GROUP),
+                "ioctl" if !on_block_list && judged => CallAnswer::Arguments(JUDGED_IOCTL),
                 "clone" if !on_block_list && gated => CallAnswer::Arguments(GATED_CLONE),
-                "seccomp" if !on_block_list && (gated || socket_access.is_enforced()) => {
+                "seccomp" if !on_block_list && (gated || judged || socket_access.is_enforced()) => {
                     CallAnswer::Arguments(GATED_SECCOMP)
                 }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
@@ -182,12 +231,16 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
 
 /// A separate program for calls that the supervisor answers. It is installed first, because another
 /// filter could refuse to send its listener. If another filter refuses a call, the supervisor does
-/// not get it.
-pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
+/// not get it. `observes`: opens that only read are sent too.
+pub fn notifying(arch: Arch, names: &[&str], observes: bool) -> Result<Vec<Instruction>, BpfError> {
     let mut ranges = vec![CallRange { first: 0, action: CallAnswer::Allow }];
     for (number, syscall) in arch.syscalls() {
         let action = match names.contains(&syscall.name) {
             true if syscall.name == "ioctl" => CallAnswer::Arguments(TERMINAL_CHANGES),
+            true if syscall.name == "prctl" => CallAnswer::Arguments(STAYS_DUMPABLE),
+            true if let Some(errno) = refused(syscall.name) => CallAnswer::Errno(errno),
+            true if syscall.name == "open" && !observes => CallAnswer::Arguments(WRITING_OPEN),
+            true if syscall.name == "openat" && !observes => CallAnswer::Arguments(WRITING_OPENAT),
             true => CallAnswer::Notify,
             false => CallAnswer::Allow,
         };
@@ -195,6 +248,11 @@ pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfErro
         set(&mut ranges, number + 1, CallAnswer::Allow);
     }
     bpf::assemble(arch, ranges)
+}
+
+/// The errno of a call that is refused where writes are judged.
+fn refused(name: &str) -> Option<i32> {
+    REFUSED_CALLS.iter().find(|(refused, _)| *refused == name).map(|(_, errno)| *errno)
 }
 
 /// Calls that are not simply allowed or refused, here and in [`Filter::compile`], in order.

@@ -71,6 +71,7 @@ fn blocking(names: &[&str], arch: Arch) -> Filter {
         arch,
         false,
         false,
+        false,
         SocketAccess::default(),
     )
     .unwrap()
@@ -119,7 +120,7 @@ fn exec_rules_refuse_shared_directories_and_new_listeners() {
         let open = requested(plan::SeccompDefault::Allow, &[], false);
         let (plain, gated) = [false, true]
             .map(|gated| {
-                Filter::compile(&open, arch, false, gated, SocketAccess::default()).unwrap()
+                Filter::compile(&open, arch, false, gated, false, SocketAccess::default()).unwrap()
             })
             .into();
         let thread = [0x0001_0200];
@@ -139,7 +140,7 @@ fn exec_rules_refuse_shared_directories_and_new_listeners() {
 #[test]
 fn only_listed_calls_go_to_the_listener() {
     for arch in ARCHES {
-        let program = notifying(arch, &["renameat", "renameat2", "execve"]).unwrap();
+        let program = notifying(arch, &["renameat", "renameat2", "execve"], false).unwrap();
         let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
         for name in ["renameat", "renameat2", "execve"] {
             assert_eq!(answer_to(&filter, arch, name, &[]), RET_USER_NOTIF);
@@ -247,7 +248,8 @@ fn only_the_named_socket_families_pass() {
             let requested =
                 plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
             let filter =
-                Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
+                Filter::compile(&requested, arch, false, false, false, SocketAccess::default())
+                    .unwrap();
             for family in 0..64_u64 {
                 let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
                 assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
@@ -272,7 +274,7 @@ fn a_datagram_pair_needs_the_unix_family() {
             ..requested(plan::SeccompDefault::Allow, &[], false)
         };
         let closed =
-            Filter::compile(&without, arch, false, false, SocketAccess::default()).unwrap();
+            Filter::compile(&without, arch, false, false, false, SocketAccess::default()).unwrap();
         for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
             assert_eq!(
@@ -301,7 +303,8 @@ fn only_unix_sockets_come_in_pairs() {
             let requested =
                 plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
             let filter =
-                Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
+                Filter::compile(&requested, arch, false, false, false, SocketAccess::default())
+                    .unwrap();
             for (family, kind) in
                 (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind)))
             {
@@ -357,6 +360,7 @@ fn namespaces_need_permission_of_the_plan() {
             arch,
             false,
             false,
+            false,
             SocketAccess::default(),
         )
         .unwrap();
@@ -374,6 +378,7 @@ fn an_allow_list_refuses_every_other_call() {
         let filter = Filter::compile(
             &requested(plan::SeccompDefault::Deny, &listed, false),
             arch,
+            false,
             false,
             false,
             SocketAccess::default(),
@@ -417,6 +422,7 @@ fn the_longest_lists_still_assemble() {
                 let filter = Filter::compile(
                     &requested(default, names, true),
                     arch,
+                    false,
                     false,
                     false,
                     SocketAccess::default(),
@@ -501,7 +507,7 @@ fn only_terminal_changes_go_to_the_listener() {
     const TCSETSW: u64 = 0x5403;
     const TIOCSPGRP: u64 = 0x5410;
     for arch in ARCHES {
-        let program = notifying(arch, &["execve", "ioctl"]).unwrap();
+        let program = notifying(arch, &["execve", "ioctl"], false).unwrap();
         let number = syscalls::find("ioctl").unwrap().number(arch).unwrap();
         let answer = |command: u64| {
             interpret(
@@ -520,7 +526,8 @@ fn only_terminal_changes_go_to_the_listener() {
 fn reaching(arch: Arch, network: Option<plan::NetworkMode>, unix_by_path: bool) -> Filter {
     let sockets = [SocketFamily::Inet, SocketFamily::Inet6, SocketFamily::Netlink].into();
     let requested = plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
-    Filter::compile(&requested, arch, false, false, SocketAccess { network, unix_by_path }).unwrap()
+    Filter::compile(&requested, arch, false, false, false, SocketAccess { network, unix_by_path })
+        .unwrap()
 }
 
 #[test]
@@ -573,6 +580,7 @@ fn netlink_allows_only_routes_by_default() {
             Filter::compile(
                 &requested,
                 arch,
+                false,
                 false,
                 false,
                 SocketAccess { network, unix_by_path: false },

@@ -13,7 +13,7 @@ fn golden(kind: &str) -> Vec<Value> {
 
 fn pair() -> (Observer, OwnedFd) {
     let (ours, theirs) = socket_pair::pair().unwrap();
-    (Observer::new(ours, Tier::Full), theirs)
+    (Observer::new(ours, true), theirs)
 }
 
 fn observed(act: FileAct, create: bool, path: &[u8], program: &[u8]) -> Observed {
@@ -137,10 +137,11 @@ fn relative_paths_get_their_base_directory() {
 }
 
 #[test]
-fn the_landlock_tier_skips_calls_that_landlock_does_not_judge() {
-    assert!(calls(Tier::Full).any(|call| call == "chmod"));
-    assert!(!calls(Tier::Landlock).any(|call| call == "chmod"));
-    assert!(calls(Tier::Full).all(|call| syscalls::find(call).is_some()));
+fn calls_that_change_metadata_are_seen_where_they_may_be_refused() {
+    for metadata in [true, false] {
+        assert_eq!(shapes(metadata).any(|shape| shape.call == "chmod"), metadata);
+    }
+    assert!(shapes(true).all(|shape| syscalls::find(shape.call).is_some()));
 }
 
 #[test]

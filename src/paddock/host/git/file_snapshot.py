@@ -17,10 +17,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 FileFacts = tuple[int, ...] | None  # None: the file does not exist
 
-_HINT = (
-    "Paddock must read it to protect the files that git trusts: make it readable, or run with "
-    "--tier landlock"
-)
+_HINT = "Paddock must read it to protect the files that git trusts: make it readable, or remove it"
 
 
 class FileSnapshot:

@@ -75,6 +75,14 @@ class Machine:
         finally:
             shutil.rmtree(scratch)
 
+    @contextmanager
+    def in_tier(self, tier: str) -> Iterator[None]:
+        before, self.tier = self.tier, tier
+        try:
+            yield
+        finally:
+            self.tier = before
+
     def play(
         self,
         program: Program,
@@ -92,10 +100,7 @@ class Machine:
             outcomes = self._run(scene, run, sandboxed=sandboxed, tell=tell)
             started += any("started\n" in outcome.stdout for outcome in outcomes)
             output += outcomes
-        if (
-            self.tier == "full"
-        ):  # the landlock tier does not protect the names that the work of the host uses
-            output.append(self._day(scene, thorough=thorough))
+        output.append(self._day(scene, thorough=thorough))
         fired = tuple(sorted(set(self._fired(scene, output))))
         log = (
             "\n".join(f"exit {one.exit_code}\n{one.stdout}{one.stderr}" for one in output)
@@ -138,8 +143,7 @@ class Machine:
         return done
 
     def _fired(self, scene: Scene, output: list[Outcome]) -> Iterable[str]:
-        if self.tier == "full":
-            yield from (f"executed {mark}" for mark in os.listdir(scene.marks))
+        yield from (f"executed {mark}" for mark in os.listdir(scene.marks))
         for outcome in output:
             yield from (
                 f"read {place}"
@@ -154,8 +158,6 @@ class Machine:
                 for token, place in scene.tokens.items()
                 if self._counts(place) and token in text
             )
-        if self.tier != "full":
-            return
         for name, before in scene.trusted.items():
             path = scene.home / name
             if (path.read_bytes() if path.exists() else None) != before:
@@ -163,7 +165,9 @@ class Machine:
         yield from self._left(scene)
 
     def _counts(self, place: str) -> bool:
-        """The landlock tier does not protect names inside the workspace, and says so."""
+        """The landlock tier does not protect names inside the workspace against reading, and says
+        so.
+        """
         return self.tier == "full" or place.startswith((".ssh/", ".aws/"))
 
     def _left(self, scene: Scene) -> Iterable[str]:

@@ -17,9 +17,13 @@ KEPT = sorted(Path(__file__).with_name("kept").glob("*.json"))
 def test_a_program_that_once_escaped_does_not_escape(machine: Machine, kept: Path) -> None:
     program = Program.from_json(kept.read_text())
     assert machine.play(program, sandboxed=False), "the control: without the sandbox it fires"
-    result = machine.play(program)
-    assert result.fired == ()
-    assert result.started
+    # The landlock tier has no copy, and refuses a workspace that contains Paddock's own directory.
+    has_copy = any(run.mode == "cow" for run in program.runs)
+    for tier in ("full",) if has_copy or program.layout == "config" else ("full", "landlock"):
+        with machine.in_tier(tier):
+            result = machine.play(program)
+        assert result.fired == (), tier
+        assert result.started, tier
 
 
 def test_control_most_programs_fire_without_the_sandbox(machine: Machine) -> None:

@@ -1,0 +1,43 @@
+//! `judge-writes`: prints the decisions of the judge of writes, before anything runs.
+
+use serde::Deserialize;
+
+use super::error::Refusal;
+use super::run;
+use crate::files::writes::NameAct;
+use crate::plan::wire::bytes::AbsPath;
+use crate::plan::wire::reader;
+use crate::plan::wire::writer;
+use crate::plan::{Plan, PlanError};
+use crate::sandbox::enter::Restrictions;
+use crate::sandbox::preflight::Preflight;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NameToJudge {
+    path: AbsPath,
+    /// Else its metadata is changed, or it is removed.
+    is_made: bool,
+}
+
+/// For each name the decision, and whether its metadata may be changed. An empty list: the plan has
+/// no writes to judge.
+pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
+    let names: Vec<NameToJudge> = reader::from_slice(question).map_err(PlanError::Json)?;
+    let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
+    let preflight = Preflight::prepare(plan, &restrictions, None)?;
+    let mut answers = Vec::new();
+    if let Some(mut judge) = run::judged_writer(plan, preflight.files.as_ref(), None)? {
+        for NameToJudge { path, is_made } in &names {
+            let act = if *is_made { NameAct::Make } else { NameAct::Change };
+            // Init answers an error, too.
+            let answer = judge.answer(act, path.as_bytes()).map_or("failed", |one| one.name());
+            answers.push((answer, judge.may_change_metadata(path.as_bytes())));
+        }
+    }
+    let mut out = String::new();
+    writer::list(&mut out, answers, |out, (answer, may_change)| {
+        out.push_str(&format!("{{\"answer\":\"{answer}\",\"metadata\":{may_change}}}"));
+    });
+    Ok(out)
+}

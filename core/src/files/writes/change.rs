@@ -1,0 +1,143 @@
+//! Changes of metadata: mode, owner, times, attributes, and truncation by a path.
+//!
+//! Landlock judges none of them but truncation. So they are refused here outside of the trees that
+//! the command may write.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, XattrFlags};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use super::call::Change;
+use super::judge::WriteDecision;
+use super::resolve::{Caller, is_kept_by_kernel};
+use super::{Failure, Object, Writer};
+use crate::kernel::{open_beneath, sys};
+
+impl Writer {
+    /// Changes an object that is open with O_PATH.
+    pub(super) fn change(
+        &mut self,
+        caller: Caller,
+        found: &Object,
+        flags: AtFlags,
+        change: &Change,
+    ) -> Result<(), Failure> {
+        let object = &found.fd;
+        let file_type = self.check_change(object, change)?;
+        let mut buffer = [0; 32];
+        let link = open_beneath::proc_fd_path(object, &mut buffer);
+        let is_link = file_type == FileType::Symlink && flags.contains(AtFlags::SYMLINK_NOFOLLOW);
+        match change {
+            Change::Truncate(length) => {
+                match file_type {
+                    FileType::Directory => return Err(Errno::ISDIR.into()),
+                    FileType::RegularFile => {}
+                    _ => return Err(Errno::INVAL.into()),
+                }
+                let open = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+                let file = rustix::fs::open(link, open, Mode::empty())?;
+                caller.check_file_size(&file, *length)?;
+                rustix::fs::ftruncate(&file, *length)?;
+            }
+            Change::Mode(_) if is_link => return Err(Errno::OPNOTSUPP.into()),
+            Change::Mode(mode) => {
+                rustix::fs::chmod(link, Mode::from_raw_mode(*mode))?;
+            }
+            Change::Owner(uid, gid) => {
+                let (uid, gid) = owner(*uid, *gid);
+                rustix::fs::chownat(object, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            }
+            Change::Times(times) => {
+                rustix::fs::utimensat(object, c"", times, AtFlags::EMPTY_PATH)?;
+            }
+            Change::SetAttribute { name, value, flags } => {
+                let flags = XattrFlags::from_bits_retain(*flags);
+                match found.name_of_link(is_link)? {
+                    Some(name_of_link) => {
+                        rustix::fs::lsetxattr(&*name_of_link, &name[..], value, flags)?;
+                    }
+                    None => rustix::fs::setxattr(link, &name[..], value, flags)?,
+                }
+            }
+            Change::RemoveAttribute { name } => match found.name_of_link(is_link)? {
+                Some(name_of_link) => rustix::fs::lremovexattr(&*name_of_link, &name[..])?,
+                None => rustix::fs::removexattr(link, &name[..])?,
+            },
+        }
+        Ok(())
+    }
+
+    /// Changes a file that the caller has open. `file` is a copy of the caller's descriptor.
+    pub(super) fn change_open(&mut self, file: &OwnedFd, change: &Change) -> Result<(), Failure> {
+        // The kernel refuses a descriptor of a path alone, and so does each call below.
+        if !rustix::fs::fcntl_getfl(file)?.contains(OFlags::PATH) {
+            self.check_change(file, change)?;
+        }
+        match change {
+            Change::Truncate(_) => return Err(Errno::INVAL.into()),
+            Change::Mode(mode) => rustix::fs::fchmod(file, Mode::from_raw_mode(*mode))?,
+            Change::Owner(uid, gid) => {
+                let (uid, gid) = owner(*uid, *gid);
+                rustix::fs::fchown(file, uid, gid)?;
+            }
+            Change::Times(times) => rustix::fs::futimens(file, times)?,
+            Change::SetAttribute { name, value, flags } => {
+                let flags = XattrFlags::from_bits_retain(*flags);
+                rustix::fs::fsetxattr(file, &name[..], value, flags)?;
+            }
+            Change::RemoveAttribute { name } => rustix::fs::fremovexattr(file, &name[..])?,
+        }
+        Ok(())
+    }
+
+    /// May the metadata of an open object be changed? Returns its type.
+    fn check_change(&mut self, object: &OwnedFd, change: &Change) -> Result<FileType, Failure> {
+        let stat = rustix::fs::fstat(object)?;
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        // A file without a name is no other program's.
+        if stat.st_nlink == 0 {
+            return Ok(file_type);
+        }
+        let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
+        let is_free = match decision {
+            WriteDecision::Free => true,
+            WriteDecision::Protected | WriteDecision::Denied => false,
+            WriteDecision::ByContent(_) if matches!(change, Change::Truncate(_)) => false,
+            WriteDecision::ByContent(role) => {
+                self.judge.is_object_harmless(object.as_fd(), role, &path, file_type)?
+            }
+        };
+        if !is_free {
+            return Err(Failure::Protected(path));
+        }
+        // Landlock judges truncation. The kernel judges /proc.
+        if !matches!(change, Change::Truncate(_))
+            && !self.judge.is_writable(&path)
+            && !is_kept_by_kernel(object.as_fd(), &path)?
+        {
+            return Err(Errno::ROFS.into());
+        }
+        Ok(file_type)
+    }
+}
+
+/// The numbers of chown(2): the largest one means "as it is".
+fn owner(uid: u32, gid: u32) -> (Option<Uid>, Option<Gid>) {
+    let id = |id: u32| (id != u32::MAX).then_some(id);
+    (id(uid).map(Uid::from_raw), id(gid).map(Gid::from_raw))
+}
+
+impl Caller {
+    /// Nobody grows a file beyond its own limit (RLIMIT_FSIZE).
+    fn check_file_size(self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
+        let grows = length > rustix::fs::fstat(file)?.st_size as u64;
+        let limit = || self.resource_limit(libc::RLIMIT_FSIZE as _, "Max file size");
+        if grows && length > limit()? {
+            sys::signal_thread(self.process()?, self.thread, Signal::XFSZ)?;
+            return Err(Errno::FBIG);
+        }
+        Ok(())
+    }
+}

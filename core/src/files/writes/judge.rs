@@ -1,0 +1,631 @@
+//! May a name be made, written, replaced, renamed or removed?
+//!
+//! A protected name may exist only with content that is harmless: then git made it, and a program
+//! outside gains nothing from it. Everything else at a protected name is refused.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::known_names::{FoundObjects, KnownNames};
+use super::resolve::path_of;
+use crate::files::git::{self, LinkedWorkTree, Role};
+use crate::files::patterns::{NameMatch, NamePatterns};
+use crate::files::walk::GitParts;
+use crate::kernel::open_beneath;
+use crate::plan::FilesPlan;
+use crate::plan::wire::bytes::AbsPath;
+
+/// A directory with more names than this is not moved: to check it would hold up other calls.
+const MAX_MOVED_NAMES: usize = 200_000;
+
+/// Nor is a deeper one.
+const MAX_MOVED_LEVELS: usize = 1000;
+
+/// The decision on a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteDecision {
+    Free,
+    /// The name is protected, but may exist with harmless content.
+    ByContent(Role),
+    Protected,
+    /// A deny rule closes the name, whatever its content is.
+    Denied,
+}
+
+pub struct WriteJudge {
+    names: NamePatterns,
+    found: FoundObjects,
+    writable: Vec<WritableTree>,
+}
+
+/// A tree that the command may write.
+struct WritableTree {
+    path: Vec<u8>,
+    except: Vec<AbsPath>,
+}
+
+impl WritableTree {
+    fn holds(&self, path: &[u8]) -> bool {
+        is_within(path, &self.path)
+            && !self.except.iter().any(|except| is_within(path, except.as_bytes()))
+    }
+}
+
+fn is_within(path: &[u8], dir: &[u8]) -> bool {
+    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
+    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+/// Is a name about to be made, or does it exist already?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NameAge {
+    New,
+    Exists,
+}
+
+/// A directory of the walk down to a name.
+#[derive(Clone, Copy)]
+struct DirState {
+    look: NameMatch,
+    protected: bool,
+    denied: bool,
+}
+
+impl WriteJudge {
+    /// `temporary`: the private directory of the run.
+    pub fn new(files: &FilesPlan, known: KnownNames, temporary: Option<&[u8]>) -> WriteJudge {
+        let KnownNames { names, found } = known;
+        let granted = files.grants.iter().filter(|grant| grant.writes()).map(|grant| {
+            WritableTree { path: resolved(grant.path.as_bytes()), except: grant.except.clone() }
+        });
+        let temporary = temporary.map(|path| WritableTree { path: resolved(path), except: vec![] });
+        WriteJudge { names, found, writable: granted.chain(temporary).collect() }
+    }
+
+    /// May the command write in this directory, or change this object? A path that does not start
+    /// with a slash is no name: a pipe, a socket.
+    pub fn is_writable(&self, path: &[u8]) -> bool {
+        !path.starts_with(b"/") || self.writable.iter().any(|tree| tree.holds(path))
+    }
+
+    /// The decision on a name in an open directory, for an object of this type.
+    pub fn decide(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        file_type: FileType,
+    ) -> Result<(WriteDecision, Vec<u8>), Errno> {
+        let mut path = path_of(dir)?;
+        self.learn_repository(&path, name, Some(dir))?;
+        let state = self.state_of(&path)?;
+        let decision = self.decide_in(dir, &path, state, name, file_type)?;
+        if path != b"/" {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Ok((self.by_role(decision, &path), path))
+    }
+
+    /// The decision on a name that exists.
+    pub fn decide_existing(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        file_type: FileType,
+    ) -> Result<(WriteDecision, Vec<u8>), Errno> {
+        let above = path_of(dir)?;
+        self.learn_repository(&above, name, Some(dir))?;
+        let state = self.state_of(&above)?;
+        let decision = self.decide_name(&above, state, name, file_type, NameAge::Exists);
+        let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
+        match self.by_role(decision, &path) {
+            WriteDecision::Free if self.has_protected_name(dir, name)? => {
+                Ok((WriteDecision::Protected, path))
+            }
+            decision => Ok((decision, path)),
+        }
+    }
+
+    /// A protected part of a git directory may exist with harmless content. So may some parts that
+    /// only their content makes dangerous.
+    fn by_role(&self, decision: WriteDecision, path: &[u8]) -> WriteDecision {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let is_checked = || self.names.guards_git && git::is_checked_name(name);
+        let role = match decision {
+            WriteDecision::Protected => self.names.git.role(path),
+            WriteDecision::Free if is_checked() => {
+                self.names.git.role(path).filter(|role| role.is_checked())
+            }
+            _ => None,
+        };
+        role.map_or(decision, WriteDecision::ByContent)
+    }
+
+    /// The decision on an open object, by its own path.
+    pub fn decide_object(
+        &mut self,
+        object: BorrowedFd<'_>,
+        file_type: FileType,
+    ) -> Result<(WriteDecision, Vec<u8>), Errno> {
+        let path = path_of(object)?;
+        let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
+            // A pipe, a socket: it has no path.
+            return Ok((WriteDecision::Free, path));
+        };
+        let (above, name) = (&path[..slash.max(1)], &path[slash + 1..]);
+        match self.decide_path(above, name, file_type, NameAge::Exists)? {
+            WriteDecision::Free if self.found.is_linked_object(object)? => {
+                Ok((WriteDecision::Protected, path))
+            }
+            decision => Ok((decision, path)),
+        }
+    }
+
+    /// The decision on a name in a directory that does not exist yet.
+    pub fn decide_later(&mut self, dir: &[u8], name: &[u8]) -> Result<WriteDecision, Errno> {
+        self.decide_path(dir, name, FileType::RegularFile, NameAge::New)
+    }
+
+    fn decide_path(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        file_type: FileType,
+        age: NameAge,
+    ) -> Result<WriteDecision, Errno> {
+        self.learn_repository(dir, name, None)?;
+        let state = self.state_of(dir)?;
+        let decision = self.decide_name(dir, state, name, file_type, age);
+        let path = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", name].concat();
+        Ok(self.by_role(decision, &path))
+    }
+
+    /// Was the file denied or protected under another name when the command started?
+    pub fn has_protected_name(&self, dir: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
+        self.found.is_linked_at(dir, name)
+    }
+
+    fn state_of(&mut self, dir: &[u8]) -> Result<DirState, Errno> {
+        let mut state =
+            DirState { look: self.names.start(b"/", true).look, protected: false, denied: false };
+        let mut end: usize = 0;
+        for name in dir.split(|byte| *byte == b'/') {
+            self.learn_repository(&dir[..end.saturating_sub(1)], name, None)?;
+            end += name.len() + 1;
+        }
+        let mut end = 0;
+        for name in dir.split(|byte| *byte == b'/') {
+            end += name.len();
+            if !name.is_empty() {
+                state = self.enter(&dir[..end], state, name);
+            }
+            end += 1;
+        }
+        Ok(state)
+    }
+
+    /// A directory of another name than `.git` is git's by its parts. It is looked for where a path
+    /// leads through a name that is such a part. `open`: the directory, if it is open. An error that
+    /// is not ENOENT does not mean that there is no repository.
+    fn learn_repository(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        open: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Errno> {
+        let is_candidate = self.names.guards_git
+            && git::is_part(name)
+            && !self.names.git.is_git(dir, false)
+            && !self.names.git.is_covered(dir)
+            && !dir.is_empty();
+        if !is_candidate {
+            return Ok(());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let parts = match open {
+            Some(open) => git::parts_in(open),
+            None => rustix::fs::open(dir, flags, Mode::empty())
+                .and_then(|dir| git::parts_in(dir.as_fd())),
+        };
+        match parts {
+            Ok(parts) if parts.make_a_repository() => {
+                // Too many patterns: what follows could not be judged.
+                let added = self.names.add_git_directory(dir).and_then(|()| self.names.settle());
+                added.map(drop).map_err(|_| Errno::ACCESS)
+            }
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The state of a directory. `path` is its path, `above` the state of the one above it.
+    fn enter(&mut self, path: &[u8], above: DirState, name: &[u8]) -> DirState {
+        let look = self.look(above.look, name);
+        let protects = look.protect.is_some() && !self.stays_open(path, name);
+        DirState {
+            look,
+            protected: (above.protected || protects) && !look.opened,
+            denied: above.denied || look.deny.is_some(),
+        }
+    }
+
+    /// The match of a name. A file system that ignores case has the name in other letters too. Names
+    /// that differ from a protected one in case only are rare, so they count on every file system.
+    fn look(&mut self, above: NameMatch, name: &[u8]) -> NameMatch {
+        let exact = self.names.look(above.next, name, false);
+        let may_fold = name.iter().any(|byte| byte.is_ascii_uppercase() || !byte.is_ascii());
+        if !may_fold {
+            return exact;
+        }
+        let folded = self.names.look(above.next, name, true);
+        let adds = |of: fn(&NameMatch) -> bool| of(&folded) && !of(&exact);
+        let is_stricter = adds(|look| look.protect.is_some())
+            || adds(|look| look.deny.is_some())
+            || (exact.is_nothing() && !folded.is_nothing());
+        if is_stricter { folded } else { exact }
+    }
+
+    /// A git directory stays writable as a whole, because its parts are protected. So does the
+    /// directory .jj/repo, and a branch whose name looks like a part of a git directory.
+    fn stays_open(&self, path: &[u8], name: &[u8]) -> bool {
+        let jj = || name.eq_ignore_ascii_case(b"repo") && path.ends_with(b"/.jj/repo");
+        self.names.is_git(name, false) || jj() || self.names.git.is_branch(path)
+    }
+
+    fn decide_in(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        path: &[u8],
+        state: DirState,
+        name: &[u8],
+        file_type: FileType,
+    ) -> Result<WriteDecision, Errno> {
+        match self.decide_name(path, state, name, file_type, NameAge::New) {
+            WriteDecision::Free if self.completes_repository(dir, path, name)? => {
+                Ok(WriteDecision::Protected)
+            }
+            decision => Ok(decision),
+        }
+    }
+
+    fn decide_name(
+        &mut self,
+        dir: &[u8],
+        state: DirState,
+        name: &[u8],
+        file_type: FileType,
+        age: NameAge,
+    ) -> WriteDecision {
+        let whole = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", name].concat();
+        let look = self.look(state.look, name);
+        let is_dir = file_type == FileType::Directory;
+        let own = look.protect.is_some()
+            && !self.names.git.is_branch(&whole)
+            && !(is_dir && self.stays_open(&whole, name));
+        if state.denied || look.deny.is_some() {
+            return WriteDecision::Denied;
+        }
+        if (state.protected || own) && !look.opened {
+            return WriteDecision::Protected;
+        }
+        // A file or a link in the place of a git directory leads git elsewhere as a whole.
+        if self.names.guards_git && !is_dir && self.names.is_git(name, true) && !look.opened {
+            return WriteDecision::Protected;
+        }
+        let is_odd = !matches!(file_type, FileType::RegularFile | FileType::Directory);
+        let leads = file_type == FileType::Symlink
+            && (look.way_to_protected
+                || look.link.is_some()
+                || self.names.git.leads_to_named_entry(&whole));
+        let is_odd_in_git = || is_odd && self.names.guards_git && self.names.git.holds(dir, false);
+        if leads || (age == NameAge::New && is_odd_in_git()) {
+            return WriteDecision::Protected;
+        }
+        WriteDecision::Free
+    }
+
+    /// `git init` makes such a symlink in its directory, to learn whether the file system has
+    /// symlinks, and removes it.
+    pub fn is_symlink_probe(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<bool, Errno> {
+        let is_random =
+            name.len() == 7 && name.starts_with(b"t") && name.iter().all(u8::is_ascii_alphanumeric);
+        Ok(is_random && target == b"testing" && self.names.git.is_git(&path_of(dir)?, false))
+    }
+
+    /// Would this name make its directory a repository, which git finds when it is started there?
+    fn completes_repository(
+        &self,
+        dir: BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+    ) -> Result<bool, Errno> {
+        let is_part = git::GIT_DIR_NAMES.iter().any(|part| part.to_bytes() == name);
+        if !self.names.guards_git || !is_part {
+            return Ok(false);
+        }
+        let mut parts = GitParts::default();
+        for part in git::GIT_DIR_NAMES {
+            match rustix::fs::statat(dir, part, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => parts.see(part.to_bytes(), false),
+                Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        parts.see(name, false);
+        let known = match self.names.git.is_entry(path) {
+            true => !parts.objects,
+            false => self.names.git.is_git(path, false) || self.names.git.is_covered(path),
+        };
+        Ok(parts.make_a_repository() && !known)
+    }
+
+    /// Is the content of a file harmless at a name with this role?
+    pub fn is_harmless(&mut self, role: Role, dir: &[u8], content: &[u8]) -> bool {
+        match role {
+            _ if content.is_empty() => true,
+            Role::GitFile => self.leads_to_own_work_tree(dir, content),
+            Role::Config if git::changes_hashes(dir, content) => false,
+            role => git::is_harmless_content(role, dir, content, &mut |path| {
+                // The hooks of a repository run when the user pushes to it.
+                let Some(path) = without_links(rustix::fs::CWD, path) else { return false };
+                let hook = [&path[..], b"/.git/hooks/update"].concat();
+                !self.is_writable(&path) || self.is_protected(&hook)
+            }),
+        }
+    }
+
+    /// A `.git` file of a linked work tree: it leads to the entry of this work tree, in a
+    /// repository whose parts are judged too. A submodule's file leads elsewhere, and only the user
+    /// may make it.
+    fn leads_to_own_work_tree(&mut self, dir: &[u8], content: &[u8]) -> bool {
+        let Some(linked) = git::linked_work_tree(dir, content) else { return false };
+        let LinkedWorkTree { target, entry, trusted } = linked;
+        // Git gives the text to the kernel, which resolves ".." after links.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let found = rustix::fs::open(dir, flags, Mode::empty())
+            .ok()
+            .and_then(|top| without_links(top.as_fd(), &target));
+        found.as_ref() == Some(&entry)
+            && self.names.git.is_place_of_entry(&entry)
+            && self.is_writable(&entry)
+            && trusted.iter().all(|path| !self.is_writable(path) || self.is_protected(path))
+            && self.names.git.add_named_entry(&entry)
+    }
+
+    /// Does a deny rule close the name, or a directory above it?
+    pub fn is_denied(&mut self, path: &[u8]) -> bool {
+        self.state_of(path).is_ok_and(|state| state.denied)
+    }
+
+    fn is_absolute_git_file(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
+        let content = read_file(dir, name, Role::GitFile.max_bytes())?;
+        Ok(content.is_some_and(|content| content.starts_with(b"gitdir: /")))
+    }
+
+    fn is_protected(&mut self, path: &[u8]) -> bool {
+        let Ok(state) = self.state_of(git::parent_of(path)) else { return false };
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let file_type = FileType::RegularFile;
+        let decision = self.decide_name(git::parent_of(path), state, name, file_type, NameAge::New);
+        matches!(decision, WriteDecision::Protected | WriteDecision::Denied)
+    }
+
+    /// Checks every name below a directory that is renamed: none of them may be protected where it
+    /// is or where it comes to lie, unless its content is harmless. Returns the first that is.
+    pub fn first_protected_below(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        new_path: &[u8],
+    ) -> Result<Option<Vec<u8>>, Errno> {
+        let old_path = path_of(dir)?;
+        if self.found.is_pinned(&old_path) {
+            return Ok(Some(old_path));
+        }
+        let (old, new) = (self.state_of(&old_path)?, self.state_of(new_path)?);
+        let expects = self.names.expects(old.look.next) || self.names.expects(new.look.next);
+        if !expects && !self.names.guards_git {
+            return Ok(None);
+        }
+        let mut left = MAX_MOVED_NAMES;
+        let in_git = [&old_path[..], new_path].iter().all(|path| git::is_git_path(path));
+        self.search(dir, (&old_path, old), (new_path, new), in_git, &mut left)
+    }
+
+    /// `in_git`: the directory is a `.git` directory or lies in one, which is moved as a whole.
+    fn search(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        (old_path, old): (&[u8], DirState),
+        (new_path, new): (&[u8], DirState),
+        in_git: bool,
+        left: &mut usize,
+    ) -> Result<Option<Vec<u8>>, Errno> {
+        // Each level is a call of this function.
+        if old_path.iter().filter(|byte| **byte == b'/').count() > MAX_MOVED_LEVELS {
+            return Err(Errno::NAMETOOLONG);
+        }
+        // Another repository means other files at its new path, and git finds it there.
+        let git = &self.names.git;
+        let stays = in_git && (git.is_git(new_path, false) || git.is_covered(new_path));
+        if self.names.guards_git && !stays && git::parts_in(dir)?.make_a_repository() {
+            return Ok(Some(new_path.to_vec()));
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(dir, c".", flags, Mode::empty())?;
+        for entry in Dir::read_from(&listed)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            *left = left.checked_sub(1).ok_or(Errno::TOOBIG)?;
+            let file_type = type_of(dir, name, entry.file_type())?;
+            let (old_name, new_name) = (join(old_path, name), join(new_path, name));
+            let age = NameAge::New;
+            let was = self.decide_name(old_path, old, name.to_bytes(), file_type, age);
+            let becomes = self.decide_name(new_path, new, name.to_bytes(), file_type, age);
+            let stays = match was {
+                WriteDecision::Denied => true,
+                WriteDecision::Protected => {
+                    !self.exists_harmless(dir, name, &old_name, file_type)?
+                }
+                _ => false,
+            };
+            if stays {
+                return Ok(Some(old_name));
+            }
+            // A relative path in it means another directory at its new path.
+            if self.names.git.role(&new_name) == Some(Role::GitFile)
+                && file_type == FileType::RegularFile
+                && !self.is_absolute_git_file(dir, name)?
+            {
+                return Ok(Some(new_name));
+            }
+            // A process may hold a file open that was not protected until now.
+            let is_plain_dir = file_type == FileType::Directory
+                && self.names.git.role(&new_name) == Some(Role::Hooks);
+            let becomes = self.by_role(becomes, &new_name);
+            if becomes != WriteDecision::Free
+                && becomes != self.by_role(was, &old_name)
+                && !is_plain_dir
+            {
+                return Ok(Some(new_name));
+            }
+            if file_type == FileType::Directory {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let below: OwnedFd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+                let old = self.enter(&old_name, old, name.to_bytes());
+                let new = self.enter(&new_name, new, name.to_bytes());
+                let in_git = in_git || git::is_git_path(name.to_bytes());
+                let (old, new) = ((&old_name[..], old), (&new_name[..], new));
+                let found = self.search(below.as_fd(), old, new, in_git, left)?;
+                if found.is_some() {
+                    return Ok(found);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Does a protected name exist with harmless content?
+    pub fn exists_harmless(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        path: &[u8],
+        file_type: FileType,
+    ) -> Result<bool, Errno> {
+        let Some(role) = self.names.git.role(path) else { return Ok(false) };
+        match (role, file_type) {
+            (Role::Hooks, FileType::Directory) => Ok(true),
+            (Role::Hook, FileType::RegularFile) => Ok(name.to_bytes().ends_with(b".sample")),
+            (Role::Hooks | Role::Hook, _) => Ok(false),
+            (_, FileType::RegularFile) => {
+                let content = read_file(dir, name, role.max_bytes())?;
+                let dir = git::parent_of(path);
+                Ok(content.is_some_and(|content| self.is_harmless(role, dir, &content)))
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// The same for an object that is open, perhaps with O_PATH.
+    pub fn is_object_harmless(
+        &mut self,
+        object: BorrowedFd<'_>,
+        role: Role,
+        path: &[u8],
+        file_type: FileType,
+    ) -> Result<bool, Errno> {
+        match (role, file_type) {
+            (Role::Hooks, FileType::Directory) => Ok(true),
+            (Role::Hook, FileType::RegularFile) => Ok(path.ends_with(b".sample")),
+            (Role::Hooks | Role::Hook, _) => Ok(false),
+            (_, FileType::RegularFile) => {
+                let mut buffer = [0; 32];
+                let link = open_beneath::proc_fd_path(object, &mut buffer);
+                let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                let file = rustix::fs::open(link, flags, Mode::empty())?;
+                let content = read_open(file.as_fd(), role.max_bytes())?;
+                let dir = git::parent_of(path);
+                Ok(content.is_some_and(|content| self.is_harmless(role, dir, &content)))
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// The plain path of a directory, if no symlink is on the way.
+fn without_links(start: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<u8>> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(start, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    opened.and_then(|opened| path_of(opened.as_fd())).ok()
+}
+
+/// The path of a granted tree without symlinks. A path that can not be opened has no file that
+/// could be changed.
+fn resolved(path: &[u8]) -> Vec<u8> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(path, flags, Mode::empty());
+    opened.and_then(|opened| path_of(opened.as_fd())).unwrap_or_else(|_| path.to_vec())
+}
+
+fn join(path: &[u8], name: &CStr) -> Vec<u8> {
+    [path.strip_suffix(b"/").unwrap_or(path), b"/", name.to_bytes()].concat()
+}
+
+fn type_of(dir: BorrowedFd<'_>, name: &CStr, listed: FileType) -> Result<FileType, Errno> {
+    if listed != FileType::Unknown {
+        return Ok(listed);
+    }
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Opens a plain name for reading. None: it is a symlink, or can not be read.
+pub fn open_to_read(dir: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Err(Errno::ACCESS | Errno::LOOP) => Ok(None),
+        file => file.map(Some),
+    }
+}
+
+/// None: it is longer than `max_bytes`, or can not be read.
+pub fn read_file(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    max_bytes: usize,
+) -> Result<Option<Vec<u8>>, Errno> {
+    match open_to_read(dir, name)? {
+        Some(file) => read_open(file.as_fd(), max_bytes),
+        None => Ok(None),
+    }
+}
+
+/// None: it is longer than `max_bytes`.
+pub fn read_open(file: BorrowedFd<'_>, max_bytes: usize) -> Result<Option<Vec<u8>>, Errno> {
+    let mut content = Vec::new();
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match rustix::io::pread(file, &mut buffer, content.len() as u64) {
+            Err(Errno::INTR) => {}
+            read => match read? {
+                0 => return Ok(Some(content)),
+                count => content.extend_from_slice(&buffer[..count]),
+            },
+        }
+        if content.len() > max_bytes {
+            return Ok(None);
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Judged writes: a call that makes, changes or removes a name waits in the kernel. This process
+//! judges the name, does the call itself, and gives the result to the caller.
+//!
+//! This process has the command's mounts, its Landlock rules, its user and its limits. So a call
+//! that it does for the command can do no more than the command itself could. Two exceptions are
+//! handled: it may read more of /proc, and a process of root may have dropped capabilities.
+//!
+//! No call ever continues on what was read from the caller's memory: the caller could change it.
+
+mod answers;
+mod bind;
+pub mod call;
+mod change;
+mod credentials;
+mod judge;
+mod known_names;
+mod moves;
+mod open;
+mod resolve;
+mod staged;
+mod umasks;
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+pub use self::answers::NameAct;
+use self::call::{PathArgument, WriteCall};
+use self::credentials::FileCredentials;
+use self::judge::{WriteDecision, WriteJudge};
+pub use self::known_names::{FoundObjects, KnownNames};
+use self::open::OpenArguments;
+use self::resolve::{Caller, Found, MAX_SYMLINKS, Place};
+use self::staged::StagedFiles;
+use self::umasks::Umasks;
+use super::git::Role;
+use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
+use crate::kernel::{open_beneath, sys};
+use crate::plan::{FilesPlan, NetworkMode, Plan, Tier};
+
+/// Does the plan protect or deny names, in a tier whose mounts do not?
+pub fn are_judged(plan: &Plan) -> bool {
+    let names = plan.files.as_ref().is_some_and(|files| {
+        !files.protect.is_empty() || !files.deny.is_empty() || !files.deny_names.is_empty()
+    });
+    names && plan.tier == Tier::Landlock && plan.seccomp.is_some()
+}
+
+/// The calls that wait, and those that are refused.
+pub fn calls(plan: &Plan) -> Vec<&'static str> {
+    let filtered =
+        plan.network.as_ref().is_some_and(|network| network.mode == NetworkMode::Filtered);
+    let refused = call::REFUSED_CALLS.iter().map(|(name, _)| *name);
+    let mut calls: Vec<&str> = call::CALLS.iter().copied().chain(refused).collect();
+    calls.extend((!filtered).then_some(call::BIND));
+    // Every process keeps its memory readable.
+    calls.push("prctl");
+    calls
+}
+
+/// A refused call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefusedWrite {
+    pub thread: u32,
+    /// The name of its program, as the kernel shows it.
+    pub program: Vec<u8>,
+    /// Empty: the kernel hides the memory of the caller, and with it the path.
+    pub path: Vec<u8>,
+    /// A deny rule closes the name. Otherwise it is protected.
+    pub denied: bool,
+}
+
+impl RefusedWrite {
+    /// As a message to the supervisor.
+    pub fn bytes(&self) -> Vec<u8> {
+        let RefusedWrite { thread, program, path, denied } = self;
+        let thread = thread.to_ne_bytes();
+        [&b"R"[..], &thread, &[u8::from(*denied)], program, b"\0", path].concat()
+    }
+
+    /// None: the message is another one.
+    pub fn parse(bytes: &[u8]) -> Option<RefusedWrite> {
+        let [b'R', bytes @ ..] = bytes else { return None };
+        let (thread, bytes) = bytes.split_first_chunk()?;
+        let (denied, bytes) = bytes.split_first()?;
+        let end = bytes.iter().position(|byte| *byte == 0)?;
+        let (program, path) = (bytes[..end].to_vec(), bytes[end + 1..].to_vec());
+        let thread = u32::from_ne_bytes(*thread);
+        Some(RefusedWrite { thread, program, path, denied: *denied != 0 })
+    }
+}
+
+/// The result of a call.
+enum Done {
+    Nothing,
+    /// The caller gets this descriptor.
+    Opened {
+        fd: OwnedFd,
+        close_on_exec: bool,
+    },
+    /// The call concerns no name.
+    NotAName,
+}
+
+enum Failure {
+    /// The other end of a FIFO is not open yet.
+    Waits,
+    Kernel(Errno),
+    Protected(Vec<u8>),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Failure {
+        Failure::Kernel(errno)
+    }
+}
+
+pub struct Writer {
+    judge: WriteJudge,
+    umasks: Umasks,
+    /// The umask of this process, once it was set.
+    umask: Option<u32>,
+    /// Opens of FIFOs without a reader. They are tried again, so that no call holds up another.
+    waiting: VecDeque<InterceptedCall>,
+    staged: StagedFiles,
+    /// The Landlock rules of the command, if this process may read more of /proc.
+    rules: Option<OwnedFd>,
+    /// An observer looks at each call before it is served.
+    pub is_observed: bool,
+}
+
+/// So many opens of FIFOs wait at the same time. Further ones fail.
+const MAX_WAITING: usize = 1024;
+/// The time until a waiting open is tried again.
+pub const WAITING_INTERVAL: Duration = Duration::from_millis(2);
+/// After this time other calls have their turn, before further waiting opens are tried.
+const MAX_RETRY_TIME: Duration = Duration::from_millis(1);
+
+impl Writer {
+    /// `temporary`: the private directory of the run.
+    pub fn new(
+        files: &FilesPlan,
+        known: KnownNames,
+        temporary: Option<&[u8]>,
+        is_observed: bool,
+    ) -> Writer {
+        Writer {
+            judge: WriteJudge::new(files, known, temporary),
+            umasks: Umasks::default(),
+            umask: None,
+            waiting: VecDeque::new(),
+            staged: StagedFiles::default(),
+            rules: None,
+            is_observed,
+        }
+    }
+
+    /// This process may read all of /proc. The command gets only what these rules allow.
+    pub fn limit_reading_proc(&mut self, rules: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.rules = Some(rustix::io::fcntl_dupfd_cloexec(rules, 0)?);
+        Ok(())
+    }
+
+    /// Does a call and answers it. Some: a protected name was refused.
+    pub fn serve(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Option<RefusedWrite> {
+        let caller = Caller { thread: call.thread };
+        self.umasks.see(call.thread);
+        if call::changes_umask(call) {
+            let answer = match self.umasks.change(call.thread) {
+                Ok(()) => NotifyAnswer::Continue,
+                Err(errno) => NotifyAnswer::Fail(errno),
+            };
+            listener.answer(call, answer);
+            return None;
+        }
+        // A descriptor for a path alone writes nothing, and the flags are a number.
+        let only_path =
+            WriteCall::open_flags(call).is_some_and(|flags| flags.contains(OFlags::PATH));
+        let result = match WriteCall::read(call) {
+            _ if only_path => Ok(Done::NotAName),
+            Ok(Some(write)) => self.perform_as_caller(listener, call, &write),
+            Ok(None) => Ok(Done::NotAName),
+            Err(errno) => Err(Failure::Kernel(errno)),
+        };
+        match result {
+            Ok(Done::Nothing) => listener.answer(call, NotifyAnswer::Value(0)),
+            Ok(Done::Opened { fd, close_on_exec }) => {
+                if let Err(errno) = listener.answer_with_fd(call, fd, close_on_exec) {
+                    listener.answer(call, NotifyAnswer::Fail(errno));
+                }
+            }
+            // The decision rests on numbers, which the caller can not change.
+            Ok(Done::NotAName) => listener.answer(call, NotifyAnswer::Continue),
+            Err(Failure::Kernel(Errno::PERM)) if caller.hides_memory() => {
+                let program = caller.program();
+                listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
+                let (thread, path) = (call.thread, Vec::new());
+                return Some(RefusedWrite { thread, program, path, denied: false });
+            }
+            Err(Failure::Kernel(errno)) => listener.answer(call, NotifyAnswer::Fail(errno)),
+            Err(Failure::Waits) if self.waiting.len() < MAX_WAITING => {
+                self.waiting.push_back(*call)
+            }
+            Err(Failure::Waits) => listener.answer(call, NotifyAnswer::Fail(Errno::NXIO)),
+            Err(Failure::Protected(path)) => {
+                let program = caller.program();
+                listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
+                let denied = self.judge.is_denied(&path);
+                return Some(RefusedWrite { thread: call.thread, program, path, denied });
+            }
+        }
+        None
+    }
+
+    /// Readable after a file was closed whose content is to be judged.
+    pub fn closed_files(&self) -> Option<BorrowedFd<'_>> {
+        self.staged.fd().map(|fd| fd.as_fd())
+    }
+
+    /// Does an open wait for the other end of a FIFO?
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Tries the waiting opens again. A signal ends the wait.
+    pub fn retry(&mut self, listener: &NotifyListener) -> Vec<RefusedWrite> {
+        // The kernel handles the signal, and then restarts the call or answers EINTR.
+        const RESTART: Errno = Errno::from_raw_os_error(512); // ERESTARTSYS
+        let mut refused = Vec::new();
+        let start = Instant::now();
+        for _ in 0..self.waiting.len() {
+            let Some(call) = self.waiting.pop_front() else { break };
+            if start.elapsed() > MAX_RETRY_TIME {
+                self.waiting.push_front(call);
+                break;
+            }
+            if !listener.still_waits(&call) {
+                continue;
+            }
+            match (Caller { thread: call.thread }).has_signal() {
+                Ok(false) => refused.extend(self.serve(listener, &call)),
+                Ok(true) => listener.answer(&call, NotifyAnswer::Fail(RESTART)),
+                Err(errno) => listener.answer(&call, NotifyAnswer::Fail(errno)),
+            }
+        }
+        refused
+    }
+
+    /// The processes of an ordinary user all have the same credentials.
+    fn perform_as_caller(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+        write: &WriteCall,
+    ) -> Result<Done, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return self.perform(listener, call, write);
+        }
+        let credentials = FileCredentials::of(call.thread)?;
+        credentials::acting_as(&credentials, || self.perform(listener, call, write))
+    }
+
+    fn perform(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+        write: &WriteCall,
+    ) -> Result<Done, Failure> {
+        let caller = Caller { thread: call.thread };
+        // Everything that is opened by the caller's number is checked before it is used.
+        let still_waits = || if listener.still_waits(call) { Ok(()) } else { Err(Errno::SRCH) };
+        match write {
+            WriteCall::Open { at, flags, mode, resolve } => {
+                let (flags, mode, resolve) = (*flags, *mode, *resolve);
+                let arguments = OpenArguments { at, flags, mode, resolve };
+                let close_on_exec = flags.contains(OFlags::CLOEXEC);
+                let fd = self.open(caller, arguments, still_waits)?;
+                Ok(Done::Opened { fd, close_on_exec })
+            }
+            WriteCall::MakeDir { at, mode } => {
+                let place = place(caller.parent(at)?)?;
+                still_waits()?;
+                self.check(&place, FileType::Directory)?;
+                self.set_umask(caller)?;
+                let mode = Mode::from_raw_mode(*mode);
+                rustix::fs::mkdirat(&place.dir, &*place.c_name()?, mode)?;
+                Ok(Done::Nothing)
+            }
+            WriteCall::MakeNode { at, mode, device } => {
+                let place = place(caller.parent(at)?)?;
+                still_waits()?;
+                let file_type = match FileType::from_raw_mode(*mode) {
+                    FileType::Unknown => FileType::RegularFile,
+                    file_type => file_type,
+                };
+                self.check(&place, file_type)?;
+                self.set_umask(caller)?;
+                let mode = Mode::from_raw_mode(*mode & 0o7777);
+                rustix::fs::mknodat(&place.dir, &*place.c_name()?, file_type, mode, *device)?;
+                Ok(Done::Nothing)
+            }
+            WriteCall::Symlink { target, at } => {
+                let place = place(caller.parent(at)?)?;
+                still_waits()?;
+                if !self.judge.is_symlink_probe(place.dir.as_fd(), &place.name, target)? {
+                    self.check(&place, FileType::Symlink)?;
+                }
+                rustix::fs::symlinkat(&target[..], &place.dir, &*place.c_name()?)?;
+                Ok(Done::Nothing)
+            }
+            WriteCall::Link { old, new, flags } => {
+                let object = object(caller, old, follow_flags(*flags))?.fd;
+                let new = place(caller.parent(new.as_ref().map_err(|errno| *errno)?)?)?;
+                still_waits()?;
+                self.link(&object, &new)
+            }
+            WriteCall::Nothing => Ok(Done::Nothing),
+            WriteCall::Rename { old, new, flags } => {
+                let old = caller.parent(old)?;
+                let new = new.as_ref().map_err(|errno| *errno).and_then(|new| caller.parent(new));
+                still_waits()?;
+                self.rename(old, new, *flags).map(|()| Done::Nothing)
+            }
+            WriteCall::Remove { at, flags } => {
+                let place = place(caller.parent(at)?)?;
+                still_waits()?;
+                self.check_existing(&place)?;
+                rustix::fs::unlinkat(&place.dir, &*place.c_name()?, *flags)?;
+                Ok(Done::Nothing)
+            }
+            WriteCall::Change { at, flags, change } => {
+                let object = object(caller, at, *flags)?;
+                still_waits()?;
+                self.change(caller, &object, *flags, change).map(|()| Done::Nothing)
+            }
+            WriteCall::ChangeOpen { fd, change } => {
+                let file = sys::duplicate_descriptor(call.thread, *fd)?;
+                still_waits()?;
+                self.change_open(&file, change).map(|()| Done::Nothing)
+            }
+            WriteCall::Bind { socket, address } => self.bind(caller, *socket, address, still_waits),
+            WriteCall::ScopedRuleset { scopes } => {
+                let fd = sys::landlock_create_ruleset(0, 0, *scopes)?;
+                Ok(Done::Opened { fd, close_on_exec: true })
+            }
+        }
+    }
+
+    /// New files get the umask of the caller.
+    fn set_umask(&mut self, caller: Caller) -> Result<(), Errno> {
+        let umask = self.umasks.of(caller)?;
+        if self.umask.replace(umask) != Some(umask) {
+            rustix::process::umask(Mode::from_raw_mode(umask));
+        }
+        Ok(())
+    }
+
+    /// A new name.
+    fn check(&mut self, place: &Place, file_type: FileType) -> Result<(), Failure> {
+        // The kernel refuses to make `.` and `..`.
+        if !place.is_plain() {
+            return Ok(());
+        }
+        match self.judge.decide(place.dir.as_fd(), &place.name, file_type)? {
+            (WriteDecision::Free, _) => Ok(()),
+            (WriteDecision::ByContent(Role::Hooks), _) if file_type == FileType::Directory => {
+                Ok(())
+            }
+            (WriteDecision::ByContent(Role::Hook), _)
+                if file_type == FileType::RegularFile && place.name.ends_with(b".sample") =>
+            {
+                Ok(())
+            }
+            (_, path) => Err(Failure::Protected(path)),
+        }
+    }
+
+    /// A name that is removed or renamed.
+    fn check_existing(&mut self, place: &Place) -> Result<Option<FileType>, Failure> {
+        if !place.is_plain() {
+            return Ok(None);
+        }
+        let name = c_name(&place.name)?;
+        let stat = match rustix::fs::statat(&place.dir, &*name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(None),
+            stat => stat?,
+        };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        let (decision, path) =
+            self.judge.decide_existing(place.dir.as_fd(), &place.name, file_type)?;
+        let is_free = match decision {
+            WriteDecision::Free => true,
+            WriteDecision::Protected | WriteDecision::Denied => false,
+            WriteDecision::ByContent(_) => {
+                self.judge.exists_harmless(place.dir.as_fd(), &name, &path, file_type)?
+            }
+        };
+        if is_free { Ok(Some(file_type)) } else { Err(Failure::Protected(path)) }
+    }
+}
+
+/// linkat(2) follows a symlink only if it is told to. The other calls follow it unless told not to.
+fn follow_flags(flags: AtFlags) -> AtFlags {
+    let follow = if flags.contains(AtFlags::SYMLINK_FOLLOW) {
+        AtFlags::empty()
+    } else {
+        AtFlags::SYMLINK_NOFOLLOW
+    };
+    follow | flags.intersection(AtFlags::EMPTY_PATH)
+}
+
+/// An object that a path leads to.
+struct Object {
+    /// Open with O_PATH.
+    fd: OwnedFd,
+    /// None: the path has no name of it.
+    place: Option<Place>,
+}
+
+impl Object {
+    /// The path of a symlink, for calls that need one. None: it is no symlink.
+    fn name_of_link(&self, is_link: bool) -> Result<Option<CString>, Errno> {
+        let Some(place) = self.place.as_ref().filter(|_| is_link) else { return Ok(None) };
+        let mut buffer = [0; 32];
+        let dir = open_beneath::proc_fd_path(&place.dir, &mut buffer).to_bytes();
+        c_name(&[dir, b"/", &place.name].concat()).map(Some)
+    }
+}
+
+fn object(caller: Caller, at: &PathArgument, flags: AtFlags) -> Result<Object, Errno> {
+    if at.path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
+        return Ok(Object { fd: caller.descriptor(at.dir)?, place: None });
+    }
+    let mut found = caller.parent(at)?;
+    for _ in 0..=MAX_SYMLINKS {
+        let place = match found {
+            Found::Object(fd) => return Ok(Object { fd, place: None }),
+            Found::Gone => return Err(Errno::NOENT),
+            Found::Place(place) => place,
+        };
+        let name = place.c_name()?;
+        // The kernel follows a symlink with a slash, and `/proc/self` would be this process.
+        match open::open_exactly(&place.dir, &name, OFlags::PATH | OFlags::NOFOLLOW, 0) {
+            Err(Errno::LOOP) if place.has_slash => {}
+            Err(errno) => return Err(errno),
+            Ok(fd) => {
+                let file_type = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+                if file_type != FileType::Symlink || flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
+                    return Ok(Object { fd, place: Some(place) });
+                }
+            }
+        }
+        found = caller.through(place)?;
+    }
+    Err(Errno::LOOP)
+}
+
+fn place(found: Found) -> Result<Place, Errno> {
+    match found {
+        Found::Place(place) => Ok(place),
+        Found::Object(_) => Err(Errno::ACCESS),
+        Found::Gone => Err(Errno::NOENT),
+    }
+}
+
+fn c_name(name: &[u8]) -> Result<CString, Errno> {
+    CString::new(name).map_err(|_| Errno::INVAL)
+}

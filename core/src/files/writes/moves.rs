@@ -1,0 +1,219 @@
+//! Names that move: link, rename and exchange. A git file is put in place from a copy, because the
+//! caller may hold the original open.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use super::judge::{self, WriteDecision};
+use super::resolve::{Found, Place};
+use super::{Done, Failure, Writer, c_name};
+use crate::files::git::{self, Role};
+use crate::kernel::calling_process::mount_of;
+use crate::kernel::open_beneath;
+use crate::kernel::random_name::random_name;
+
+impl Writer {
+    pub(super) fn link(&mut self, object: &OwnedFd, new: &Place) -> Result<Done, Failure> {
+        let file_type = FileType::from_raw_mode(rustix::fs::fstat(object)?.st_mode);
+        let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
+        if decision != WriteDecision::Free {
+            return Err(Failure::Protected(path));
+        }
+        self.check(new, file_type)?;
+        let mut buffer = [0; 32];
+        let link = open_beneath::proc_fd_path(object, &mut buffer);
+        let name = new.c_name()?;
+        rustix::fs::linkat(rustix::fs::CWD, link, &new.dir, &*name, AtFlags::SYMLINK_FOLLOW)?;
+        Ok(Done::Nothing)
+    }
+
+    /// `new` is an error if the new path leads nowhere.
+    pub(super) fn rename(
+        &mut self,
+        old: Found,
+        new: Result<Found, Errno>,
+        flags: RenameFlags,
+    ) -> Result<(), Failure> {
+        let new = match (&old, new) {
+            // The kernel checks the right to search the old directory before it walks the new path.
+            (Found::Place(old), Err(errno)) => {
+                old.check_search()?;
+                return Err(errno.into());
+            }
+            (_, new) => new?,
+        };
+        let (old, new) = match (old, new) {
+            (Found::Place(old), Found::Place(new)) => (old, new),
+            (Found::Gone, Found::Gone) => return Err(Errno::NOENT.into()),
+            // Only one of them is in /proc.
+            (Found::Place(place), _) | (_, Found::Place(place)) => {
+                place.check_search()?;
+                return Err(Errno::XDEV.into());
+            }
+            _ => return Err(Errno::XDEV.into()),
+        };
+        let renamed = self.rename_place(&old, &new, flags);
+        match renamed {
+            // The kernel checks these rights and compares the mounts first.
+            Err(Failure::Kernel(_)) => {
+                old.check_search()?;
+                new.check_search()?;
+                let mounts = [&old, &new].map(|place| mount_of(&place.dir, c""));
+                if mounts[0] != mounts[1] {
+                    return Err(Errno::XDEV.into());
+                }
+                renamed
+            }
+            renamed => renamed,
+        }
+    }
+
+    fn rename_place(
+        &mut self,
+        old: &Place,
+        new: &Place,
+        flags: RenameFlags,
+    ) -> Result<(), Failure> {
+        let rename = |old: &Place, new: &Place| {
+            let (from, to) = (old.c_name()?, new.c_name()?);
+            rustix::fs::renameat_with(&old.dir, &*from, &new.dir, &*to, flags)
+        };
+        if !old.is_plain() || !new.is_plain() {
+            return rename(old, new).map_err(Failure::from);
+        }
+        let Some(file_type) = self.check_existing(old)? else {
+            return rename(old, new).map_err(Failure::from);
+        };
+        let replaced = self.check_existing(new)?;
+        let moved = self.check_moved(old, new, file_type)?;
+        if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
+            let (decision, path) = self.check_moved(new, old, replaced)?;
+            let by_content = matches!(decision, WriteDecision::ByContent(_));
+            if by_content && replaced == FileType::RegularFile {
+                return Err(Failure::Protected(path));
+            }
+        }
+        match moved {
+            (WriteDecision::ByContent(role), path) if file_type == FileType::RegularFile => {
+                self.put_copy(old, new, role, path, flags)
+            }
+            _ => rename(old, new).map_err(Failure::from),
+        }
+    }
+
+    /// May an object have this new name, with everything below it? Returns the decision on the name
+    /// alone.
+    fn check_moved(
+        &mut self,
+        old: &Place,
+        new: &Place,
+        file_type: FileType,
+    ) -> Result<(WriteDecision, Vec<u8>), Failure> {
+        let (decision, path) = self.judge.decide(new.dir.as_fd(), &new.name, file_type)?;
+        match decision {
+            WriteDecision::Protected | WriteDecision::Denied => {
+                return Err(Failure::Protected(path));
+            }
+            WriteDecision::ByContent(Role::Hooks) if file_type == FileType::Directory => {}
+            WriteDecision::ByContent(_) if file_type != FileType::RegularFile => {
+                return Err(Failure::Protected(path));
+            }
+            WriteDecision::Free | WriteDecision::ByContent(_) => {}
+        }
+        if file_type == FileType::Directory {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let dir = rustix::fs::openat(&old.dir, &*c_name(&old.name)?, flags, Mode::empty())?;
+            if let Some(path) = self.judge.first_protected_below(dir.as_fd(), &path)? {
+                return Err(Failure::Protected(path));
+            }
+        }
+        Ok((decision, path))
+    }
+
+    /// Puts a copy of a file at a name whose content counts. The caller may hold the file open: it
+    /// is not the one that gets the name.
+    fn put_copy(
+        &mut self,
+        old: &Place,
+        new: &Place,
+        role: Role,
+        path: Vec<u8>,
+        flags: RenameFlags,
+    ) -> Result<(), Failure> {
+        if !RenameFlags::NOREPLACE.contains(flags) {
+            return Err(Failure::Protected(path));
+        }
+        // The kernel would not rename it. This process may read more of /proc than the caller.
+        if mount_of(&old.dir, c"")? != mount_of(&new.dir, c"")? {
+            return Err(Errno::XDEV.into());
+        }
+        let (from, to) = (c_name(&old.name)?, new.c_name()?);
+        let file = judge::open_to_read(old.dir.as_fd(), &from)?;
+        let Some(file) = file else { return Err(Failure::Protected(path)) };
+        let copied = self.place_copy(file.as_fd(), &new.dir, &to, role, &path, flags)?;
+        if !copied {
+            return Err(Failure::Protected(path));
+        }
+        match rustix::fs::unlinkat(&old.dir, &*from, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Puts a copy of an open file at a name, with its mode and times. False: the content is not
+    /// harmless there.
+    pub(super) fn place_copy(
+        &mut self,
+        file: BorrowedFd<'_>,
+        dir: &OwnedFd,
+        name: &CStr,
+        role: Role,
+        path: &[u8],
+        flags: RenameFlags,
+    ) -> Result<bool, Errno> {
+        let Some(content) = judge::read_open(file, role.max_bytes())? else { return Ok(false) };
+        let harmless = match role {
+            Role::Hook => name.to_bytes().ends_with(b".sample"),
+            role => self.judge.is_harmless(role, git::parent_of(path), &content),
+        };
+        if !harmless {
+            return Ok(false);
+        }
+        let stat = rustix::fs::fstat(file)?;
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        let temporary = c_name(format!(".paddock-{}", random_name()?).as_bytes())?;
+        let make = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(dir, &*temporary, make, mode)?;
+        // Git compares the times of its index with those of the files.
+        let placed = write_all(copy.as_fd(), &content)
+            .and_then(|()| rustix::fs::fchmod(&copy, mode))
+            .and_then(|()| rustix::fs::futimens(&copy, &times_of(&stat)))
+            .and_then(|()| rustix::fs::renameat_with(dir, &*temporary, dir, name, flags));
+        if let Err(errno) = placed {
+            let _ = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
+            return Err(errno);
+        }
+        Ok(true)
+    }
+}
+
+fn times_of(stat: &Stat) -> Timestamps {
+    let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
+    Timestamps {
+        last_access: time(stat.st_atime, stat.st_atime_nsec as i64),
+        last_modification: time(stat.st_mtime, stat.st_mtime_nsec as i64),
+    }
+}
+
+pub(super) fn write_all(file: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), Errno> {
+    while !content.is_empty() {
+        match rustix::io::write(file, content) {
+            Err(Errno::INTR) => {}
+            written => content = &content[written?..],
+        }
+    }
+    Ok(())
+}
