@@ -48,13 +48,17 @@ def _add(repository: str, branch: str) -> tuple[str, bool]:
 
 
 async def _check_out(path: str) -> None:
-    """Creates the files of the index. In the landlock tier, because the full tier takes new
-    protected names away, and a commit may contain them.
+    """Creates the files of the index. A commit may contain protected names, so all of them are open
+    in the new directory. In the landlock tier, because the full tier removes new protected names.
     """
     common = os.path.realpath(os.path.join(path, _git(path, "rev-parse", "--git-common-dir")))
     repository = GrantFlag(access=Access.READ, pattern=f"{common}/**", flag="worktree")
     request = Request(
-        profiles=("ai-agent",), tier=Tier.LANDLOCK, grants=(repository,), command="/bin/sh"
+        profiles=("ai-agent",),
+        tier=Tier.LANDLOCK,
+        grants=(repository,),
+        open_protected=(f"{path}/**",),
+        command="/bin/sh",
     )
     sandbox = SandboxExecutor(request, workspace=path)
     try:

@@ -101,10 +101,10 @@ def test_control_worktrees_collide_on_the_hosts_network(full: SandboxRunner) -> 
     assert "Address already in use" in reported[0][0]
 
 
+FILTER = "sh -c 'touch {marker} inside; cat'"
 PLANTED = """
-inside = "git config filter.x.smudge 'sh -c \\"touch {marker} inside; cat\\"'"
 async with Sandbox(**options) as box:
-    done = await box.run(inside + "; touch {marker}; touch planted")
+    done = await box.run("touch {marker}; touch planted")
     tell("denied" in done.stderr)
 async with Sandbox(**options, worktree="topic") as box:
     tell(sorted(name for name in os.listdir(box.workspace) if name != ".git"))
@@ -113,8 +113,9 @@ async with Sandbox(**options, worktree="topic") as box:
 
 
 def test_filters_of_the_repository_do_not_run_outside(sandbox: SandboxRunner) -> None:
-    """In the landlock tier a command can write the configuration of the repository."""
+    """The configuration may name a program that a command has changed."""
     top, marker = _repository(sandbox), sandbox.tree.outside / "escaped"
+    _git(sandbox, "-C", str(top), "config", "filter.x.smudge", FILTER.format(marker=marker))
     sandbox.tree.put(top / ".gitattributes", "* filter=x\n")
     sandbox.tree.put(top / ".envrc", "protected\n")
     _git(sandbox, "-C", str(top), "add", "-A")
