@@ -372,7 +372,7 @@ fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
     let (path, reason): (&[u8], &[u8]) = match &refused.path[..] {
         b"" => (
             b"an unknown name",
-            b"the file of the program can not be read, so the kernel hides its memory",
+            b"the file of the program cannot be read, so the kernel hides its memory",
         ),
         path if refused.denied => (path, b"a deny rule closes this name"),
         path => (path, b"the name is protected: a program outside the sandbox obeys it"),

@@ -45,14 +45,14 @@ impl Writer {
     }
 }
 
-type Identity = (u64, u64);
+type DeviceAndInode = (u64, u64);
 
-fn identity(dir: &OwnedFd) -> Result<Identity, Errno> {
+fn identity(dir: &OwnedFd) -> Result<DeviceAndInode, Errno> {
     rustix::fs::fstat(dir).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Does this process find the directory of the last name where the caller does?
-fn leads_to(path: &[u8], expected: Identity) -> bool {
+fn leads_to(path: &[u8], expected: DeviceAndInode) -> bool {
     let Ok((above, ..)) = split(path) else { return false };
     let above = if above.is_empty() { b"." } else { above };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

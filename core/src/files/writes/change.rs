@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use super::call::Change;
 use super::judge::WriteDecision;
 use super::resolve::{Caller, is_kept_by_kernel};
-use super::{Failure, Object, Writer};
+use super::{Failure, NamedObject, Writer};
 use crate::kernel::{open_beneath, sys};
 
 impl Writer {
@@ -20,7 +20,7 @@ impl Writer {
     pub(super) fn change(
         &mut self,
         caller: Caller,
-        found: &Object,
+        found: &NamedObject,
         flags: AtFlags,
         change: &Change,
     ) -> Result<(), Failure> {

@@ -418,14 +418,14 @@ fn follow_flags(flags: AtFlags) -> AtFlags {
 }
 
 /// An object that a path leads to.
-struct Object {
+struct NamedObject {
     /// Open with O_PATH.
     fd: OwnedFd,
     /// None: the path has no name of it.
     place: Option<Place>,
 }
 
-impl Object {
+impl NamedObject {
     /// The path of a symlink, for calls that need one. None: it is no symlink.
     fn name_of_link(&self, is_link: bool) -> Result<Option<CString>, Errno> {
         let Some(place) = self.place.as_ref().filter(|_| is_link) else { return Ok(None) };
@@ -435,14 +435,14 @@ impl Object {
     }
 }
 
-fn object(caller: Caller, at: &PathArgument, flags: AtFlags) -> Result<Object, Errno> {
+fn object(caller: Caller, at: &PathArgument, flags: AtFlags) -> Result<NamedObject, Errno> {
     if at.path.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
-        return Ok(Object { fd: caller.descriptor(at.dir)?, place: None });
+        return Ok(NamedObject { fd: caller.descriptor(at.dir)?, place: None });
     }
     let mut found = caller.parent(at)?;
     for _ in 0..=MAX_SYMLINKS {
         let place = match found {
-            Found::Object(fd) => return Ok(Object { fd, place: None }),
+            Found::Object(fd) => return Ok(NamedObject { fd, place: None }),
             Found::Gone => return Err(Errno::NOENT),
             Found::Place(place) => place,
         };
@@ -454,7 +454,7 @@ fn object(caller: Caller, at: &PathArgument, flags: AtFlags) -> Result<Object, E
             Ok(fd) => {
                 let file_type = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
                 if file_type != FileType::Symlink || flags.contains(AtFlags::SYMLINK_NOFOLLOW) {
-                    return Ok(Object { fd, place: Some(place) });
+                    return Ok(NamedObject { fd, place: Some(place) });
                 }
             }
         }
