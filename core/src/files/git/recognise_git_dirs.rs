@@ -164,10 +164,11 @@ impl KnownGitDirs {
 
     /// Is this the path where `git worktree add` makes the entry of a work tree? The repository
     /// must be one that git would find from outside: not inside another git directory, unless it
-    /// was there before.
+    /// was there before. An entry has the parts of a git directory, and has no entries of its own.
     pub fn is_place_of_entry(&self, path: &[u8]) -> bool {
         let git = parent(parent(path));
         self.is_entry(path)
+            && !self.is_entry(git)
             && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
     }
 
@@ -326,6 +327,7 @@ mod tests {
             ("/w/bare/worktrees/n", false),
             ("/w/x/.GIT/worktrees/n", false),
             ("/w/.git/modules/m", false),
+            ("/w/.bare/worktrees/old/worktrees/n", false),
         ] {
             assert_eq!(known().is_place_of_entry(path.as_bytes()), expected, "{path}");
         }
