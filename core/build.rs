@@ -12,7 +12,7 @@ const LANDLOCK: &str = "../src/paddock/policy/landlock.tsv";
 const GIT: &str = "../src/paddock/policy/git.tsv";
 
 /// The roles of parts of git that have harmless content, and their variants of `Role`.
-const GIT_ROLES: [(&str, &str); 9] = [
+const GIT_ROLES: [(&str, &str); 11] = [
     ("apply-options", "ApplyOptions"),
     ("commondir", "CommonDir"),
     ("config", "Config"),
@@ -22,6 +22,8 @@ const GIT_ROLES: [(&str, &str); 9] = [
     ("index", "Index"),
     ("number", "Number"),
     ("packed-refs", "PackedRefs"),
+    ("ref-list", "RefList"),
+    ("shared-index", "SharedIndex"),
 ];
 
 fn main() {

@@ -83,8 +83,6 @@ def _tree(tester: tester.Tester) -> Iterator[tree.ProjectTree]:
     # Writable paths and journals of earlier tests are not the history of this test.
     for name in ("reach", "journals"):
         (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
-    # A run that an earlier test killed is not its history either.
-    shutil.rmtree(tester.home / ".local" / "state" / "paddock" / "unfinished", ignore_errors=True)
     with tree.project_tree(tester) as project_tree:
         yield project_tree
 

@@ -60,6 +60,7 @@ def test_a_worktree_has_one_container_with_the_callers_uid_and_few_rights(
                 "ls /sys/class/net"
             )
             shown = await run(executor, show)
+            assert shown.exit_code == 0, shown
             return shown, json.loads(engine.ask("inspect", executor.container))[0]
 
     shown, container = asyncio.run(scene())

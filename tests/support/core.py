@@ -106,6 +106,7 @@ def plan_for(
         "network": None,
         "shell": None,
         "observe": False,
+        "judges_writes": False,
         "seccomp": {
             "default": "allow",
             "syscalls": sorted(block),

@@ -49,7 +49,6 @@ SECONDS = {
     "system/files/faults/test_session_faults.py": 11,
     "system/processes/test_unruly_commands.py": 11,
     "system/files/test_why.py": 11,
-    "system/files/test_unfinished_scans.py": 10,
     "cli/test_network_output.py": 10,
 }
 

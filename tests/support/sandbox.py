@@ -18,6 +18,8 @@ from tests.support.tester import Outcome, Tester
 from tests.support.tree import ProjectTree
 
 Word = str | bytes | Path
+# Without seccomp no write is judged.
+UNJUDGED: tuple[Word, ...] = ("--off", "seccomp")
 _SYSTEM = "bin boot dev etc lib lib32 lib64 libx32 opt proc run sbin sys usr var"
 # Mounts empty directories over busy ones, and the tester's own directories back in their places.
 # Then runs the command as the tester.
@@ -35,7 +37,8 @@ cd "$PWD"; exec {setpriv} "$@"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxRunner:
     """Runs ``paddock run`` in the project directory. Every run writes its journal to ``journal``,
-    so tests never read the events of other tests. The ``flags`` of a call come last and win.
+    so tests never read the events of other tests. The ``flags`` of a call come last and win, after
+    ``own_flags``.
     ``tier`` is the tier under test: in the full tier a denied file does not exist, so the errno
     differs.
     """
@@ -46,6 +49,7 @@ class SandboxRunner:
     tree: ProjectTree
     profile: str = "ai-agent"
     tier: str = "landlock"
+    own_flags: tuple[Word, ...] = ()
 
     @property
     def journal(self) -> Path:
@@ -66,6 +70,7 @@ class SandboxRunner:
             "-r",
             f"{self.programs.directory}/**",
             *logging,
+            *self.own_flags,
             *flags,
             "--",
             *words,

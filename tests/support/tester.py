@@ -24,7 +24,7 @@ from typing import ClassVar
 NAME = "paddock-tester"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 TIMEOUT_S = 120.0  # a command that takes longer hangs, also on a busy machine
-# enough for a last scan on a busy machine: a run killed before it leaves a mark for the next run
+# enough for the end of a run on a busy machine
 GRACE_S = 30.0
 
 

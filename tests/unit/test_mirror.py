@@ -113,6 +113,7 @@ RUN_BY = {
         "tools/policy/calls.py", "tools/policy/path_arguments.py",
     ),
     "unit/tools/test_dispatch.py": ("tools/commands.py", "tools/result.py"),
+    "system/files/test_tool_writes.py": ("tools/name_in_sandbox.py",),
     "unit/tools/test_file_tools.py": ("tools/name_in_open_dir.py",),
     # workspace
     "system/workspace/test_conflicts.py": ("cli/apply.py", "workspace/conflicts.py"),

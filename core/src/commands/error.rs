@@ -7,7 +7,6 @@ use super::credential_command::UnreachedError;
 use super::host_facts;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamePatternsError;
-use crate::files::unfinished_scan_marks::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
 use crate::journal::JournalError;
@@ -30,7 +29,7 @@ const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- C
                      preflight --plan-fd N | record --plan-fd N --line N | \
                      unreached --plan-fd N -- COMMAND… | \
                      attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | \
-                     judge --plan-fd N | judge-writes --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
+                     judge --plan-fd N | judge-writes --plan-fd N | regexes | exactly | host | probe";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -133,5 +132,5 @@ macro_rules! through {
 }
 
 through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError);
-through!(SandboxError: ContainerError, NamePatternsError, GuardError, SessionError, UnfinishedError);
+through!(SandboxError: ContainerError, NamePatternsError, GuardError, SessionError);
 through!(NetworkError: HttpHelperError, TableError);

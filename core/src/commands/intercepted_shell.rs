@@ -12,30 +12,27 @@
 //! that did, gets this answer. Each further shell below then only execs: Landlock takes 16 layers.
 
 use std::ffi::CString;
-use std::os::fd::AsFd as _;
 
-use landlock::AccessFs;
 use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::error::Refusal;
-use super::{close_link_targets, standard_fds};
+use super::standard_fds;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
 use crate::kernel::{proc_text, stderr};
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
-use crate::plan::rights::Rights;
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
-use crate::plan::{OnFailure, Shell, present};
+use crate::plan::{CORE_NAME, OnFailure, Shell, present};
 use crate::sandbox::enter::Restrictions;
-use crate::sandbox::environment;
 use crate::sandbox::landlock::{FileGrants, GrantError};
 use crate::sandbox::root::shells::{REAL_SHELLS_LINK, SHELL_NAMES, SHELL_PLAN_FILE};
 use crate::sandbox::seccomp::bpf;
+use crate::sandbox::{closed_links, environment, shell_rules};
 
 /// The default directory of real shells. A build may choose another one.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
@@ -43,7 +40,6 @@ pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
     None => "/bin/shells",
 };
 const SHELL_DIR_VARIABLE: &[u8] = b"PADDOCK_SHELL_DIR=";
-const OWN_NAME: &[u8] = b"paddock-core";
 /// A number that is no option of prctl(2).
 const PRCTL_QUESTION: u64 = 0x7061_6464;
 const INSIDE_ERRNO: Errno = Errno::ALREADY;
@@ -115,13 +111,13 @@ impl ShellFailure {
 /// None: under its own name.
 pub fn called(argv: &[CString]) -> Option<CalledAs> {
     let first = argv.first().map_or(&[][..], |word| word.as_bytes());
-    if base_name(first) == OWN_NAME {
+    if base_name(first) == CORE_NAME {
         return None;
     }
     let own = rustix::fs::readlink(c"/proc/self/exe", Vec::new())
         .map(CString::into_bytes)
         .unwrap_or_default();
-    if !base_name(&own).starts_with(OWN_NAME) {
+    if !base_name(&own).starts_with(CORE_NAME) {
         return Some(CalledAs::Over(own));
     }
     // For a `#!` line the kernel passes the script's name there, and this program's own as the
@@ -285,7 +281,8 @@ impl ShellPlanFile {
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
-        // An outer run may do the writes of this shell. It allows no inner rules for files.
+        // An outer run that does not intercept shells may do the writes of this one. It allows no
+        // inner rules for files.
         let has_scopes_alone = sys::landlock_abi() == Err(Errno::OPNOTSUPP);
         if has_scopes_alone {
             match plan.files.take() {
@@ -295,7 +292,7 @@ impl ShellPlanFile {
                 _ => {}
             }
         }
-        close_link_targets::close(&mut plan)?;
+        closed_links::close(&mut plan)?;
         standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {
@@ -311,13 +308,7 @@ impl ShellPlanFile {
         FileGrants::anywhere(&plan, restrictions.ruleset())?;
         restrictions.complete(&plan, &[])?;
         if let (Some(ruleset), Some(_)) = (restrictions.ruleset(), &plan.files) {
-            // The real shells may be executed, whatever else may be read.
-            let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
-            let opened = CString::new(dir).map_err(|_| Errno::INVAL).and_then(|dir| {
-                let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-                sys::landlock_add_rule(ruleset, rights.bits(), shells.as_fd())
-            });
-            opened
+            shell_rules::allow_real_shells(ruleset, dir)
                 .map_err(|errno| Refusal::Shell { what: "cannot grant the real shells", errno })?;
         }
         let environment = match &plan.environment {

@@ -16,8 +16,25 @@ use crate::sandbox::preflight::Preflight;
 #[serde(deny_unknown_fields)]
 struct NameToJudge {
     path: AbsPath,
-    /// Else its metadata is changed, or it is removed.
-    is_made: bool,
+    act: AskedAct,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AskedAct {
+    Make,
+    Remove,
+    Change,
+}
+
+impl From<AskedAct> for NameAct {
+    fn from(act: AskedAct) -> NameAct {
+        match act {
+            AskedAct::Make => NameAct::Make,
+            AskedAct::Remove => NameAct::Remove,
+            AskedAct::Change => NameAct::Change,
+        }
+    }
 }
 
 /// For each name the decision, and whether its metadata may be changed. An empty list: the plan has
@@ -27,11 +44,11 @@ pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
     let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
     let preflight = Preflight::prepare(plan, &restrictions, None)?;
     let mut answers = Vec::new();
-    if let Some(mut judge) = run::judged_writer(plan, preflight.files.as_ref(), None)? {
-        for NameToJudge { path, is_made } in &names {
-            let act = if *is_made { NameAct::Make } else { NameAct::Change };
+    if let Some(mut judge) = run::judged_writer(plan, preflight.files.as_ref(), None, None)? {
+        for NameToJudge { path, act } in &names {
+            let answer = judge.answer((*act).into(), path.as_bytes());
             // Init answers an error, too.
-            let answer = judge.answer(act, path.as_bytes()).map_or("failed", |one| one.name());
+            let answer = answer.map_or("failed", |one| one.name());
             answers.push((answer, judge.may_change_metadata(path.as_bytes())));
         }
     }

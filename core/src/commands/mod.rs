@@ -1,7 +1,6 @@
 //! One file for each verb of `paddock-core`. The only room that knows all others.
 
 mod arguments;
-mod close_link_targets;
 mod credential_command;
 mod error;
 mod exec_server;
@@ -10,6 +9,7 @@ mod intercepted_shell;
 mod judge_exec;
 mod judge_host;
 mod judge_writes;
+mod list_closed_paths;
 mod plan_fd;
 mod probe;
 mod record_events;
@@ -24,13 +24,12 @@ use self::arguments::Arguments;
 use self::error::Refusal;
 use self::run::RunArguments;
 use crate::approve::approver_process::ApproverProcess;
-use crate::files::git;
+use crate::files::git::{self, AppliedState};
 use crate::kernel::stderr;
 use crate::network;
 use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
-use crate::sandbox::{full_tier, init, preflight};
-use crate::supervisor::finish_earlier_scans;
+use crate::sandbox::{closed_links, full_tier, init, preflight};
 use crate::supervisor::session_owner::SessionOwner;
 
 /// Called by the C library's start code, through `core/bin/paddock_core.rs`.
@@ -92,26 +91,26 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            close_link_targets::close(&mut plan)?;
+            closed_links::close(&mut plan)?;
             print(&preflight::report(&plan, uid)?)
         }
         Some(b"covers") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            close_link_targets::close(&mut plan)?;
+            closed_links::close(&mut plan)?;
             print(&full_tier::report(&plan)?)
         }
         Some(b"closed") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            close_link_targets::close(&mut plan)?;
-            print(&close_link_targets::report(&plan))
+            closed_links::close(&mut plan)?;
+            print(&list_closed_paths::report(&plan))
         }
         Some(b"links") => {
             arguments.end()?;
-            print(&close_link_targets::answer(&question()?)?)
+            print(&list_closed_paths::answer(&question()?)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
@@ -119,7 +118,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let path = arguments.path()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            close_link_targets::close(&mut plan)?;
+            closed_links::close(&mut plan)?;
             print(&try_file_access::report(&plan, operation, &path)?)
         }
         Some(b"judge") => {
@@ -136,7 +135,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
-            close_link_targets::close(&mut plan)?;
+            closed_links::close(&mut plan)?;
             print(&judge_writes::report(&plan, &question()?)?)
         }
         Some(b"redact") => {
@@ -162,15 +161,14 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"git-state") => {
             let (path, place) = (arguments.path()?, arguments.path()?);
             arguments.end()?;
-            let (path, place) = (path.as_bytes(), place.as_bytes());
-            print(if git::may_be_applied(path, place, &question()?) { "true" } else { "false" })
-        }
-        Some(b"finish") => {
-            let sessions = finish_earlier_scans::sessions(arguments.path()?.as_bytes());
-            arguments.end()?;
-            let sessions =
-                sessions.ok_or(Refusal::Usage("finish needs the directory of the sessions"))?;
-            print(&finish_earlier_scans::report(&sessions, uid)?)
+            let content = question()?;
+            print(&match git::applied_state(path.as_bytes(), place.as_bytes(), content.clone()) {
+                AppliedState::Harmful => "false".to_owned(),
+                AppliedState::Harmless(applied) if applied == content => "true".to_owned(),
+                AppliedState::Harmless(applied) => {
+                    format!("\"{}\"", crate::plan::wire::bytes::hex(&applied))
+                }
+            })
         }
         Some(b"--version") => {
             let verbose = arguments.flag(b"--verbose");

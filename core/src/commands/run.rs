@@ -13,14 +13,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::Refusal;
-use super::{close_link_targets, plan_fd, standard_fds};
+use super::{plan_fd, standard_fds};
 use crate::approve::approver_process::ApproverProcess;
 use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
-use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::files::writes::{self, KnownNames, Writer};
+use crate::files::writes::{self, KnownNames, WriteLock, Writer};
 use crate::gate::ExecGate;
 use crate::journal::event::exec::ExecReport;
 use crate::journal::event::limits::ExceededLimit;
@@ -50,14 +49,13 @@ use crate::sandbox::init::{self, AnswerCalls, Launch, OverlayFds};
 use crate::sandbox::landlock::{self, FileGrants};
 use crate::sandbox::preflight::Preflight;
 use crate::sandbox::temp_dir::TempDir;
-use crate::sandbox::{environment, init_channel, start_scan};
+use crate::sandbox::{closed_links, environment, init_channel, start_scan};
 use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
 use crate::supervisor::event_loop::{self, SuperviseError, SupervisedCommand};
-use crate::supervisor::finish_earlier_scans;
 use crate::supervisor::observer::Observer;
 use crate::supervisor::rename_handler::RenameHandler;
 use crate::supervisor::session_owner::SessionOwner;
-use crate::supervisor::tasks::{self, CopiedWorkspace, SupervisorTasks, TasksEnd};
+use crate::supervisor::tasks::{CopiedWorkspace, SupervisorTasks, TasksEnd};
 
 /// The arguments of `paddock-core run`.
 pub struct RunArguments {
@@ -83,7 +81,6 @@ pub fn run(arguments: RunArguments, uid: u32) -> Result<i32, Refusal> {
     let plan_sha256 = if stores_hash { journal::hash(plan_bytes) } else { String::new() };
     let run = Run {
         plan,
-        plan_bytes,
         plan_fd: &plan_fd,
         plan_sha256: &plan_sha256,
         session_id: &session_id,
@@ -151,8 +148,6 @@ impl RunResult {
 /// A run, from the open journal until the command has started.
 struct Run<'r> {
     plan: Box<Plan>,
-    /// The exact bytes that the plan was read from.
-    plan_bytes: &'r [u8],
     plan_fd: &'r OwnedFd,
     plan_sha256: &'r str,
     session_id: &'r str,
@@ -180,9 +175,7 @@ impl Run<'_> {
         argv: Vec<CString>,
         approver: ApproverProcess,
     ) -> Result<RunResult, Refusal> {
-        let print = &mut |line: &str| stderr::print_line("paddock", line);
-        finish_earlier_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
-        close_link_targets::close(&mut self.plan)?;
+        closed_links::close(&mut self.plan)?;
         let Prepared { gate, limits, network, restrictions } = self.prepare()?;
         // Every error in a path is found before the command starts. Namespaces take long to make:
         // with them the paths are checked while init makes them.
@@ -351,13 +344,13 @@ impl Run<'_> {
         };
         let full_tier = match self.full_tier() {
             Some((namespaces, requested)) => {
+                let lock = write_lock(plan)?;
                 let record = RunRecord {
                     session_id: self.session_id,
                     argv: command.argv(),
-                    plan_bytes: self.plan_bytes,
                     plan_sha256: self.plan_sha256,
                 };
-                Some(FullTier::prepare(plan, namespaces, requested, Some(record))?)
+                Some(FullTier::prepare(plan, namespaces, requested, Some(record), lock)?)
             }
             None => None,
         };
@@ -383,7 +376,8 @@ impl Run<'_> {
             }
             (None, None) => {
                 let temporary = temp.map(|temp| temp.path().to_bytes());
-                let writer = judged_writer(plan, granted.as_ref(), temporary)?;
+                let lock = write_lock(plan)?;
+                let writer = judged_writer(plan, granted.as_ref(), temporary, lock)?;
                 start_landlock_tier(
                     restrictions,
                     &command,
@@ -446,11 +440,20 @@ struct StartInputs<'a, 'p> {
     answer_calls: AnswerCalls<'a>,
 }
 
+/// The lock that the writers of all runs share. None: the plan has no writes to judge.
+fn write_lock(plan: &Plan) -> Result<Option<WriteLock>, SandboxError> {
+    match writes::are_judged(plan) {
+        true => WriteLock::open(&plan.sessions).map(Some).map_err(SandboxError::WriteLock),
+        false => Ok(None),
+    }
+}
+
 /// The process that does the writes of the command. None: the plan has no writes to judge.
 pub fn judged_writer(
     plan: &Plan,
     granted: Option<&FileGrants<'_>>,
     temporary: Option<&[u8]>,
+    lock: Option<WriteLock>,
 ) -> Result<Option<Writer>, SandboxError> {
     let Some(files) = plan.files.as_ref().filter(|_| writes::are_judged(plan)) else {
         return Ok(None);
@@ -460,7 +463,7 @@ pub fn judged_writer(
         Some(known) => known,
         None => KnownNames::of_plan(files)?,
     };
-    Ok(Some(Writer::new(files, known, temporary, plan.observe)))
+    Ok(Some(Writer::new(plan, files, known, temporary, lock)))
 }
 
 fn start_landlock_tier(
@@ -502,42 +505,23 @@ fn start_full_tier<'f>(
 ) -> Result<Attempt, Refusal> {
     let announce = |whiteouts: &Whiteouts| announce_copy(whiteouts, chatty);
     let started = full_tier.start(launch, certificates, look, announce);
-    let FullTier { session, whiteouts, guard, mark, .. } = full_tier;
+    let FullTier { session, whiteouts, guard, .. } = full_tier;
     Ok(match started {
         Ok(init::SandboxStart::Running(sandbox)) => Ok(Running {
             guard,
             session,
             whiteouts,
-            mark,
             ..Running::of(SupervisedCommand::UnderInit(sandbox))
         }),
         Ok(init::SandboxStart::NotExecuted(errno)) => {
             session.map(Session::close);
-            remove_mark(mark);
             Err(Errno::from_raw_os_error(errno))
         }
         Err(refusal) => {
             session.map(Session::close);
-            // The command may have run for a moment.
-            let mut print = |event| {
-                tasks::line_and_event(&event)
-                    .0
-                    .iter()
-                    .for_each(|line| stderr::print_line("paddock", line))
-            };
-            if guard.is_none_or(|mut guard| guard.finish(&mut print).is_ok()) {
-                remove_mark(mark);
-            }
             return Err(refusal.into());
         }
     })
-}
-
-/// The mark goes when no change of the command is left to scan.
-fn remove_mark(mark: Option<Mark>) {
-    if let Some(Err(error)) = mark.map(Mark::remove) {
-        stderr::print_error(&error.to_string(), error.hint());
-    }
 }
 
 /// The running command, and the parts of its sandbox that the supervisor serves.
@@ -546,18 +530,11 @@ struct Running {
     guard: Option<Guard>,
     session: Option<Session>,
     whiteouts: Whiteouts,
-    mark: Option<Mark>,
 }
 
 impl Running {
     fn of(supervised: SupervisedCommand) -> Running {
-        Running {
-            supervised,
-            guard: None,
-            session: None,
-            whiteouts: Whiteouts::default(),
-            mark: None,
-        }
+        Running { supervised, guard: None, session: None, whiteouts: Whiteouts::default() }
     }
 
     fn take_listener(&mut self) -> Option<NotifyListener> {
@@ -672,10 +649,7 @@ impl Supervision<'_> {
         sys::release_memory();
         let end = event_loop::wait(&running.supervised, &mut tasks)?;
 
-        let TasksEnd { exceeded, watches, is_closed, is_scanned } = tasks.finish();
-        if is_scanned {
-            remove_mark(running.mark);
-        }
+        let TasksEnd { exceeded, watches, is_guarded } = tasks.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
         let ended_by = exceeded.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
@@ -691,7 +665,7 @@ impl Supervision<'_> {
             (None, SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_)) => {}
         }
         init_channel::abandon(abandoned);
-        let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
+        let exit_code = if is_guarded { end.exit_code() } else { EXIT_REFUSED };
         Ok(RunResult { exit_code, signal: end.signal(), not_executed: None, exceeded })
     }
 }

@@ -84,7 +84,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let look = || Preflight::prepare(plan, &restrictions, None);
     let result = match (&plan.namespaces, &plan.files) {
         (Some(namespaces), Some(requested)) => {
-            let mut full_tier = FullTier::prepare(plan, namespaces, requested, None)?;
+            let mut full_tier = FullTier::prepare(plan, namespaces, requested, None, None)?;
             in_full_tier(&mut full_tier, &restrictions, || Ok(look()?.files), operation, path)?
         }
         _ => {

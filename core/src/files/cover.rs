@@ -1,5 +1,6 @@
 //! A cover: a mount over a name inside the sandbox.
 
+use super::git::{KnownGitDirs, Role};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
@@ -46,4 +47,14 @@ pub struct Cover {
     pub identity: Identity,
     pub directory: bool,
     pub kind: CoverKind,
+}
+
+impl Cover {
+    /// Is it a lock of a file whose content the judge of writes decides on? Git replaces such files
+    /// by renames, which a mount would refuse.
+    pub fn is_left_to_judge(&self, git: &KnownGitDirs) -> bool {
+        self.kind == CoverKind::Lock
+            && !self.directory
+            && git.role(self.path.as_bytes()).is_some_and(Role::has_content)
+    }
 }

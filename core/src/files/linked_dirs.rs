@@ -6,18 +6,18 @@
 //!
 //! The core does that, not the plan. Plans are cached, and programs write to such directories all
 //! the time: a plan that depends on their listings would be compiled at nearly every start. Python
-//! asks for the same by the verbs `closed` and `links` (`commands/close_link_targets.rs`).
+//! asks for the same by the verbs `closed` and `links` (`commands/list_closed_paths.rs`).
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use super::patterns::{NameMatch, NamePatterns};
 use super::previously_writable;
 use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
-use crate::kernel::resolved_path;
+use crate::kernel::{open_beneath, resolved_path};
 use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
@@ -74,10 +74,8 @@ pub fn links_inside<'p>(
 
 /// The resolved path of a directory. None: it is no directory.
 fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &AbsPath| {
-        rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
-            .map(drop)
+        open_beneath::open_without_symlinks(&path.as_c_str(), OFlags::DIRECTORY).map(drop)
     };
     let failed = |source| WalkError::Look { path: place.clone(), source };
     match open(place) {

@@ -11,13 +11,11 @@ pub mod host_sockets;
 pub mod linked_dirs;
 pub mod patterns;
 pub mod previously_writable;
-pub mod quarantine;
 pub mod scan;
 pub mod symlink;
 #[cfg(test)]
 pub mod test_tree;
 pub mod tree_roots;
-pub mod unfinished_scan_marks;
 pub mod walk;
 pub mod workspace;
 pub mod writes;

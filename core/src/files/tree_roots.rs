@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::patterns::{NamePatterns, StateId};
@@ -52,15 +52,10 @@ impl TreeRoots {
                 continue;
             }
             let failed = |source| WalkError::Root { path: tree.path.clone(), source };
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let resolve = ResolveFlags::NO_SYMLINKS;
             let path = tree.path.as_c_str();
-            let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
-                .map_err(failed)?;
+            let root = open_beneath::open_without_symlinks(&path, OFlags::empty());
+            let root = root.map_err(failed)?;
             let stat = rustix::fs::fstat(&root).map_err(failed)?;
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
-                return Err(failed(Errno::LOOP));
-            }
             let below =
                 |path| relative(&tree.path, path).filter(|path| !path.is_empty()).map(Box::from);
             let others = trees.iter().map(|tree| &tree.path).chain(left_out);
@@ -157,16 +152,6 @@ impl OpenTree {
 
     pub fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         open_beneath::open(&self.root, path, flags)
-    }
-
-    /// Paths relative to the tree that are not walked.
-    pub fn left_out(&self) -> impl Iterator<Item = &[u8]> {
-        self.left_out.iter().map(|path| &**path)
-    }
-
-    /// Is a path, or a directory above it, one that is not walked?
-    pub fn leaves_out(&self, path: &[u8]) -> bool {
-        self.left_out().any(|other| matches!(path.strip_prefix(other), Some([] | [b'/', ..])))
     }
 
     pub fn is_left_out(&self, path: &[u8], name: &[u8]) -> bool {

@@ -23,13 +23,6 @@ enum CaseRule {
 
 const FS_CASEFOLD_FL: u32 = 0x4000_0000;
 
-/// Does a write through a shared mapping change the ctime of a file here? A file system in memory
-/// has no such rule, and a server or a lower layer may have another one.
-pub fn keeps_ctime_of_mappings(dir: impl AsFd) -> bool {
-    let local = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010]; // ext4, xfs, btrfs, f2fs
-    rustix::fs::fstatfs(dir).is_ok_and(|volume| local.contains(&(volume.f_type as u32)))
-}
-
 impl Filesystem {
     pub fn of(dir: impl AsFd, device: u64) -> Result<Filesystem, Errno> {
         // The magic numbers of statfs(2).

@@ -12,6 +12,7 @@ pub(crate) mod filesystem;
 pub(crate) mod mount;
 pub(crate) mod netlink;
 pub(crate) mod open_beneath;
+pub(crate) mod pid_namespace;
 pub(crate) mod proc_text;
 pub(crate) mod process_memory;
 pub mod python_helper;

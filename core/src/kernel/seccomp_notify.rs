@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::pid_namespace::PidNamespace;
 use super::process_memory::ProcessMemory;
 use super::sys::{self, Notification, Response};
 
@@ -20,7 +21,14 @@ const CONTINUE_FLAG: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 pub struct NotifyListener {
     fd: OwnedFd,
     /// Another process receives the calls, and sends the others here.
-    forwarded: Option<OwnedFd>,
+    receiver: Option<CallReceiver>,
+}
+
+/// The process that receives the calls.
+struct CallReceiver {
+    socket: OwnedFd,
+    /// The pid namespace of that process, if it is not the one of the supervisor.
+    namespace: Option<PidNamespace>,
 }
 
 /// A waiting call. It ends at any time if its caller is killed.
@@ -44,6 +52,8 @@ pub enum NotifyAnswer {
 
 pub enum NextCall {
     Call(InterceptedCall),
+    /// A rename in a copy, which that process has left to the supervisor.
+    RenameInCopy(InterceptedCall),
     /// Another message of the process that receives the calls.
     Message(Vec<u8>),
     Nothing,
@@ -53,12 +63,12 @@ pub enum NextCall {
 
 impl NotifyListener {
     pub fn new(fd: OwnedFd) -> NotifyListener {
-        NotifyListener { fd, forwarded: None }
+        NotifyListener { fd, receiver: None }
     }
 
     /// From now on another process receives the calls. It sends those that it does not answer.
-    pub fn forward_from(&mut self, socket: OwnedFd) {
-        self.forwarded = Some(socket);
+    pub fn forward_from(&mut self, socket: OwnedFd, namespace: Option<PidNamespace>) {
+        self.receiver = Some(CallReceiver { socket, namespace });
     }
 
     /// The descriptor of the kernel.
@@ -68,35 +78,57 @@ impl NotifyListener {
 
     /// Readable when a call waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.forwarded.as_ref().unwrap_or(&self.fd).as_fd()
+        self.receiver.as_ref().map_or(&self.fd, |receiver| &receiver.socket).as_fd()
     }
 
     /// Sends a call to the process that receives the calls.
     pub fn hand_over(&self, call: &InterceptedCall) -> Result<(), Errno> {
-        let socket = self.forwarded.as_ref().ok_or(Errno::NOTCONN)?;
-        call.send(socket.as_fd())
+        let CallReceiver { socket, namespace } = self.receiver.as_ref().ok_or(Errno::NOTCONN)?;
+        let thread = match namespace {
+            Some(namespace) => namespace.thread_there(call.thread).ok_or(Errno::SRCH)?,
+            None => call.thread,
+        };
+        InterceptedCall { thread, ..*call }.send(socket.as_fd())
+    }
+
+    /// The id here of a thread that the process with the calls has named. None: it has ended.
+    pub fn thread_here(&self, there: u32) -> Option<u32> {
+        match self.receiver.as_ref().and_then(|receiver| receiver.namespace.as_ref()) {
+            Some(namespace) => namespace.thread_here(there),
+            None => Some(there),
+        }
     }
 
     /// The next message of the process that receives the calls.
-    fn next_forwarded(socket: &OwnedFd) -> Result<NextCall, Errno> {
+    fn next_forwarded(&self, socket: &OwnedFd) -> Result<NextCall, Errno> {
         let mut bytes = [0; MAX_FORWARDED_BYTES];
-        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN) => Ok(NextCall::Nothing),
-            Err(Errno::CONNRESET) => Ok(NextCall::Closed),
-            Err(errno) => Err(errno),
-            Ok((_, 0)) => Ok(NextCall::Closed),
-            Ok((_, length)) => Ok(match InterceptedCall::parse(&bytes[..length]) {
-                Some(call) => NextCall::Call(call),
-                None => NextCall::Message(bytes[..length].to_vec()),
-            }),
+        loop {
+            let length = match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => return Ok(NextCall::Nothing),
+                Err(Errno::CONNRESET) => return Ok(NextCall::Closed),
+                Err(errno) => return Err(errno),
+                Ok((_, 0)) => return Ok(NextCall::Closed),
+                Ok((_, length)) => length,
+            };
+            let Some((tag, call)) = InterceptedCall::parse_any(&bytes[..length]) else {
+                return Ok(NextCall::Message(bytes[..length].to_vec()));
+            };
+            // The call of a thread that has ended needs no answer.
+            let Some(thread) = self.thread_here(call.thread) else { continue };
+            let call = InterceptedCall { thread, ..call };
+            return Ok(match tag {
+                RENAME_IN_COPY_TAG => NextCall::RenameInCopy(call),
+                _ => NextCall::Call(call),
+            });
         }
     }
 
     /// Takes a call without waiting for one. `seen`: the descriptor is already known to be ready. A
     /// caller that is killed meanwhile still makes the kernel return.
     pub fn next(&self, mut seen: bool) -> Result<NextCall, Errno> {
-        if let Some(socket) = &self.forwarded {
-            return Self::next_forwarded(socket);
+        if let Some(receiver) = &self.receiver {
+            return self.next_forwarded(&receiver.socket);
         }
         loop {
             // SECCOMP_IOCTL_NOTIF_RECV blocks if no call waits, even on a non-blocking descriptor.
@@ -157,6 +189,8 @@ impl NotifyListener {
 
 /// A message with this first byte is a call.
 const CALL_TAG: u8 = b'C';
+/// A message with this first byte is a rename in a copy.
+const RENAME_IN_COPY_TAG: u8 = b'M';
 const CALL_BYTES: usize = 1 + 8 + 4 + 4 + 6 * 8;
 /// A call, or a message with a path.
 pub const MAX_FORWARDED_BYTES: usize = MAX_PATH_BYTES + 256;
@@ -164,8 +198,17 @@ pub const MAX_FORWARDED_BYTES: usize = MAX_PATH_BYTES + 256;
 impl InterceptedCall {
     /// Sends the call to another process with the same listener.
     pub fn send(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.send_as(CALL_TAG, socket)
+    }
+
+    /// Leaves a rename in a copy to the supervisor.
+    pub fn send_rename_in_copy(&self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.send_as(RENAME_IN_COPY_TAG, socket)
+    }
+
+    fn send_as(&self, tag: u8, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut bytes = Vec::with_capacity(CALL_BYTES);
-        bytes.push(CALL_TAG);
+        bytes.push(tag);
         bytes.extend(self.id.to_ne_bytes());
         bytes.extend(self.thread.to_ne_bytes());
         bytes.extend(self.number.to_ne_bytes());
@@ -175,7 +218,12 @@ impl InterceptedCall {
 
     /// None: the message is no call.
     pub fn parse(bytes: &[u8]) -> Option<InterceptedCall> {
-        let [CALL_TAG, bytes @ ..] = bytes else { return None };
+        let (tag, call) = InterceptedCall::parse_any(bytes)?;
+        (tag == CALL_TAG).then_some(call)
+    }
+
+    fn parse_any(bytes: &[u8]) -> Option<(u8, InterceptedCall)> {
+        let [tag @ (CALL_TAG | RENAME_IN_COPY_TAG), bytes @ ..] = bytes else { return None };
         let (id, bytes) = bytes.split_first_chunk()?;
         let (thread, bytes) = bytes.split_first_chunk()?;
         let (number, mut bytes) = bytes.split_first_chunk()?;
@@ -184,12 +232,13 @@ impl InterceptedCall {
             let (word, rest) = bytes.split_first_chunk()?;
             (*argument, bytes) = (u64::from_ne_bytes(*word), rest);
         }
-        bytes.is_empty().then_some(InterceptedCall {
+        let call = InterceptedCall {
             id: u64::from_ne_bytes(*id),
             thread: u32::from_ne_bytes(*thread),
             number: i32::from_ne_bytes(*number),
             arguments,
-        })
+        };
+        bytes.is_empty().then_some((*tag, call))
     }
 
     #[cfg(test)]

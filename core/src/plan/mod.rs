@@ -40,7 +40,9 @@ pub use network::{
     CredentialKind, HostRule, HttpPlan, Network, NetworkMode, PublishedPort, Route, RouteUpstream,
     SocketAccess,
 };
-pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
+pub use shell::{
+    CORE_NAME, OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell,
+};
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 /// In the value of a variable that a route sets: a random text of this run that stands for the
@@ -93,6 +95,8 @@ pub struct Plan {
     pub shell: Option<Shell>,
     /// True: report file accesses that the sandbox refuses.
     pub observe: bool,
+    /// True: init judges each write to a name, and does it.
+    pub judges_writes: bool,
     pub workdir: AbsPath,
     /// The working directory of the compiler, which must be the working directory of this process.
     pub cwd: AbsPath,
@@ -336,6 +340,14 @@ impl Plan {
         self.landlock.as_ref().and_then(|landlock| landlock.rights(access)).unwrap_or_default()
     }
 
+    /// Do programs outside see the names that the command makes below this grant? They do not see
+    /// those of a private directory, nor those of a copy.
+    pub fn shares_names_of(&self, grant: &Grant) -> bool {
+        let workspace = self.workspace.as_ref();
+        let is_copied = workspace.is_some_and(|workspace| grant.path.is_within(&workspace.path));
+        self.tier == Tier::Landlock || !(is_copied || is_private_path(&grant.path))
+    }
+
     /// Do the grants leave all files open? Landlock judges ioctl(2) of devices, which are in /dev.
     /// No grant lets a command make a device.
     pub fn opens_all(&self, files: &FilesPlan) -> bool {
@@ -404,8 +416,9 @@ impl Plan {
         let by_name = !files.deny.is_empty()
             || !files.deny_names.is_empty()
             || !files.protect.is_empty()
-            || !files.opened.is_empty();
-        let unjudged = !files.flagged.is_empty() || (by_name && self.seccomp.is_none());
+            || !files.opened.is_empty()
+            || !files.flagged.is_empty();
+        let unjudged = by_name && self.seccomp.is_none();
         match (self.tier, &self.namespaces) {
             (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
             (Tier::Full, Some(_)) if self.temp.is_some() => {

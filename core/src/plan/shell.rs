@@ -5,6 +5,9 @@ use serde::Deserialize;
 use super::wire::bytes::Text;
 use super::{NetworkMode, Plan, PlanError, Tier};
 
+/// The file name of this program.
+pub const CORE_NAME: &[u8] = b"paddock-core";
+
 /// The directory of the real shells of a run: this prefix in `/dev`, then twelve digits.
 pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";
 pub const REAL_SHELLS_DIGITS: usize = 12;

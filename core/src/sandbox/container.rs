@@ -336,9 +336,9 @@ impl RootBuilder for ContainerRoot<'_, '_> {
     fn build_root(
         &self,
         channel: &OwnedFd,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> Result<RootReady, InitError> {
-        self.take_over(channel, ruleset).map_err(InitError::Container)
+        self.take_over(channel, rulesets).map_err(InitError::Container)
     }
 }
 
@@ -346,7 +346,7 @@ impl ContainerRoot<'_, '_> {
     fn take_over(
         &self,
         channel: &OwnedFd,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> Result<RootReady, ContainerError> {
         let step = |what| move |source| ContainerError::Step { what, source };
         let container = self.jail.container;
@@ -392,7 +392,7 @@ impl ContainerRoot<'_, '_> {
                 }
             }
         }
-        self.add_rules(root, ruleset)?;
+        self.add_rules(root, rulesets)?;
         root::leave_old_root(root)?;
         Ok(RootReady { proc, volatile: vec![shm] })
     }
@@ -441,15 +441,14 @@ impl ContainerRoot<'_, '_> {
     fn add_rules(
         &self,
         root: BorrowedFd<'_>,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> Result<(), ContainerError> {
-        let Some(ruleset) = ruleset else { return Ok(()) };
-        for grant in self.jail.grants() {
+        for grant in self.jail.grants().iter().filter(|_| !rulesets.is_empty()) {
             let place = match open_place(root, &grant.path, self.jail.follows(grant)) {
                 Err(_) if grant.optional => continue,
                 place => place.map_err(missing(&grant.path, &grant.source()))?,
             };
-            root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| {
+            root::add_rule_at(place, self.jail.plan, grant, rulesets).map_err(|source| {
                 ContainerError::Inside { path: grant.path.clone(), from: grant.source(), source }
             })?;
         }

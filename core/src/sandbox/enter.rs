@@ -200,6 +200,12 @@ impl Restrictions {
         };
         if plan.tier == Tier::Full {
             restrictions.complete(plan, &[])?;
+            if let Some(requested) = plan.landlock.as_ref().filter(|_| judges_writes)
+                && !landlock::grants_reading_proc(plan, requested)
+            {
+                let (ruleset, _) = landlock::create_ruleset(plan, requested)?;
+                let _ = restrictions.init_ruleset.set(ruleset);
+            }
         }
         Ok(restrictions)
     }
@@ -215,6 +221,13 @@ impl Restrictions {
         let Some(requested) = plan.landlock.as_ref().filter(|_| self.judges_writes) else {
             return Ok(());
         };
+        if plan.tier == Tier::Full {
+            // Init has its own /proc, and adds the rule for it.
+            if let Some(ruleset) = self.init_ruleset.get() {
+                FileGrants::prepare(plan, Some(ruleset.as_fd()), journal)?;
+            }
+            return Ok(());
+        }
         if files.allow_reading_proc(plan)? {
             return Ok(());
         }
@@ -304,9 +317,37 @@ impl Restrictions {
         self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
+    /// The rules of the plan, and those of init if they differ.
+    pub fn rulesets(&self) -> Vec<BorrowedFd<'_>> {
+        self.ruleset.iter().chain(self.init_ruleset.get()).map(|ruleset| ruleset.as_fd()).collect()
+    }
+
+    /// In the full tier: lets init read the state of each caller in its /proc.
+    pub fn let_init_read(&self, plan: &Plan, proc: BorrowedFd<'_>) -> Result<(), Errno> {
+        match (self.init_ruleset.get(), &plan.landlock) {
+            (Some(ruleset), Some(requested)) => {
+                landlock::allow_reading(ruleset.as_fd(), requested, proc)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Does init judge the writes of the command?
+    pub fn judges_writes(&self) -> bool {
+        self.judges_writes
+    }
+
     /// Does the supervisor answer calls?
     pub fn listens(&self) -> bool {
         self.filters.get().is_some_and(|filters| filters.notifying.is_some())
+    }
+
+    /// The number of filters that the command gets.
+    pub fn filter_count(&self) -> u64 {
+        let count = |filters: &Filters| {
+            u64::from(filters.notifying.is_some()) + u64::from(filters.filter.is_some())
+        };
+        self.filters.get().map_or(0, count)
     }
 
     /// Limits what the command inherits. Called before a process becomes the command.
@@ -384,9 +425,13 @@ impl Restrictions {
         Ok(())
     }
 
-    /// Applies Landlock rules to init, which writes for the command. The command inherits them.
+    /// Applies Landlock rules to init, which writes for the command, and drops its capabilities. The
+    /// command inherits both.
     pub fn confine_writer(&self) -> Result<(), EnterError> {
         let at = |step| move |errno| EnterError { step, errno };
+        if let Some(privileges) = self.privileges {
+            privileges.shed().map_err(at(EnterStep::Privileges))?;
+        }
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
         }

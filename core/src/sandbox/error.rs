@@ -10,7 +10,6 @@ use super::seccomp::bpf::BpfError;
 use super::temp_dir::TempError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamePatternsError;
-use crate::files::unfinished_scan_marks::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::journal::JournalError;
 use crate::network::NetworkError;
@@ -38,13 +37,13 @@ pub enum SandboxError {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
-    Unfinished(#[from] UnfinishedError),
-    #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error("the kernel does not list the unix sockets (sock_diag): {0}")]
     Services(Errno),
+    #[error("cannot open ~/.local/state/paddock/writes.lock: {0}")]
+    WriteLock(#[source] Errno),
 }
 
 impl SandboxError {
@@ -71,8 +70,11 @@ impl SandboxError {
             SandboxError::Names(error) => error.hint(),
             SandboxError::Guard(error) => error.hint(),
             SandboxError::Session(error) => error.hint(),
-            SandboxError::Unfinished(error) => error.hint(),
             SandboxError::Journal(error) => error.hint(),
+            SandboxError::WriteLock(_) => {
+                "check that you may write to ~/.local/state/paddock: the runs of a user need it to \
+                    keep protected names"
+            }
             SandboxError::Services(_) => {
                 "type `modprobe unix_diag` as root, or run with --tier landlock"
             }

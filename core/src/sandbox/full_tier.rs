@@ -17,9 +17,9 @@ use super::start_scan::ScanInputs;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::Guard;
 use crate::files::host_sockets;
-use crate::files::unfinished_scan_marks::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
+use crate::files::writes::{self, FoundObjects, ScannedNames, WriteLock};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::MAX_PATH_BYTES;
@@ -32,24 +32,20 @@ pub struct FullTier<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     requested: &'p plan::FilesPlan,
-    /// Where quarantined names are kept for review.
-    quarantine: AbsPath,
     /// Set by the start: the names that a copy hides, and the guard.
     pub whiteouts: Whiteouts,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
-    /// See [`Mark`].
-    pub mark: Option<Mark>,
     run: Option<RunRecord<'p>>,
+    /// For init, which does the writes of the command.
+    lock: Cell<Option<WriteLock>>,
 }
 
-/// The facts about a run that its mark and the note of its session store.
+/// The facts about a run that the note of its session stores.
 #[derive(Clone, Copy)]
 pub struct RunRecord<'p> {
     pub session_id: &'p str,
     pub argv: &'p [CString],
-    /// The exact bytes that the plan was read from.
-    pub plan_bytes: &'p [u8],
     pub plan_sha256: &'p str,
 }
 
@@ -64,6 +60,7 @@ impl<'p> FullTier<'p> {
         namespaces: &'p Namespaces,
         requested: &'p plan::FilesPlan,
         run: Option<RunRecord<'p>>,
+        lock: Option<WriteLock>,
     ) -> Result<FullTier<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
             (Some(workspace), Some(run)) => {
@@ -71,18 +68,16 @@ impl<'p> FullTier<'p> {
             }
             _ => None,
         };
-        let quarantine = quarantine_dir(plan, run.map_or("none", |run| run.session_id))?;
         let whiteouts = Whiteouts::default();
         Ok(FullTier {
             plan,
             namespaces,
             requested,
-            quarantine,
             whiteouts,
             guard: None,
             session,
-            mark: None,
             run,
+            lock: Cell::new(lock),
         })
     }
 
@@ -105,15 +100,17 @@ impl<'p> FullTier<'p> {
 
     /// Finds the names to hide and to cover.
     fn scan_grants(&self, files: &FileGrants<'_>) -> Result<StartScan, SandboxError> {
-        let FullTier { requested, quarantine, session, .. } = self;
+        let FullTier { requested, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
-        let (mut guard, mut found) =
-            start_guard(requested, files, &covers, &masked, copied(self.plan), quarantine.clone())?;
+        let inputs =
+            ScanInputs::of(requested, files, &covers, &masked, copied(self.plan), Tier::Full)?;
+        let ArmedGuard { mut guard, covers: mut found, for_judge } =
+            arm_guard(inputs, writes::are_judged(self.plan))?;
         found.extend(service_sockets(files, covers.iter().chain(&found))?);
         let found = shorten_paths(found)?;
         let Some(session) = session else {
             covers.extend(found);
-            return Ok(StartScan { guard, covers, ..StartScan::default() });
+            return Ok(StartScan { guard, covers, for_judge, ..StartScan::default() });
         };
         let workspace = session.workspace();
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
@@ -127,7 +124,7 @@ impl<'p> FullTier<'p> {
             cover.kind != CoverKind::Mask || !whiteouts.hides(workspace, &cover.path)
         };
         covers.extend(found.into_iter().filter(shown));
-        Ok(StartScan { guard, covers, whiteouts, hidden })
+        Ok(StartScan { guard, covers, whiteouts, hidden, for_judge })
     }
 
     /// `look` returns the locations of the grants. It is called while init makes its namespaces,
@@ -151,14 +148,11 @@ impl<'p> FullTier<'p> {
             ca_bundle,
             pid_max: limits.and_then(Limits::pid_max),
             gid: rustix::process::getegid().as_raw(),
+            lock: &self.lock,
         };
         let mut kept = (None, Whiteouts::default());
-        let mut mark = None;
-        let init = Cell::new(None);
-        let admit = |pid| {
-            init.set(Some(pid));
-            limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno())
-        };
+        let admit =
+            |pid| limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno());
         let (mut look, mut files) = (Some(look), None);
         let meanwhile = |send: SendMessage<'_>| {
             if let Some(look) = look.take() {
@@ -173,7 +167,8 @@ impl<'p> FullTier<'p> {
             };
             // The guard of an earlier round watched names that have moved since.
             kept = (None, Whiteouts::default());
-            let StartScan { guard, covers, whiteouts, hidden } = self.scan_grants(files)?;
+            let StartScan { guard, covers, whiteouts, hidden, for_judge } =
+                self.scan_grants(files)?;
             if let (Some(session), Some(run)) = (session, run) {
                 // Describes the copy before anything can change in it.
                 let directories = guard
@@ -187,9 +182,11 @@ impl<'p> FullTier<'p> {
                 InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *send);
                 send(&InitMessage::All);
             }
-            // After the last message the command runs.
-            if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
-                mark = Mark::set(&plan.sessions, run.session_id, run.plan_bytes, guard, init)?;
+            if writes::are_judged(plan) {
+                let names = guard.as_ref().map(Guard::patterns);
+                let names = ScannedNames::write(names, &for_judge);
+                InitMessage::scanned_names(&names).for_each(|message| send(&message));
+                send(&InitMessage::All);
             }
             covers.into_iter().for_each(|cover| send(&InitMessage::Cover(cover)));
             send(&InitMessage::All);
@@ -198,7 +195,6 @@ impl<'p> FullTier<'p> {
         };
         let started = init::start(&blueprint, launch, admit, meanwhile);
         (self.guard, self.whiteouts) = kept;
-        self.mark = mark;
         started
     }
 }
@@ -217,10 +213,11 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
     {
-        let full_tier = FullTier::prepare(plan, namespaces, requested, None)?;
+        let full_tier = FullTier::prepare(plan, namespaces, requested, None, None)?;
         let (by_path, masked) = full_tier.by_path(&files)?;
-        let (armed, found) =
-            start_guard(requested, &files, &by_path, &masked, copied(plan), full_tier.quarantine)?;
+        let inputs =
+            ScanInputs::of(requested, &files, &by_path, &masked, copied(plan), Tier::Full)?;
+        let ArmedGuard { guard: armed, covers: found, .. } = arm_guard(inputs, false)?;
         guard = armed;
         let service_sockets = service_sockets(&files, by_path.iter().chain(&found))?;
         covers = [by_path, shorten_paths([found, service_sockets].concat())?].concat();
@@ -235,9 +232,9 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
             cover.kind.name()
         ));
     });
-    let links = guard.as_ref().map_or_else(|| Ok(Vec::new()), Guard::links_in_git)?;
+    let links = guard.as_ref().map_or(&[][..], Guard::links_in_git);
     out.push_str(",\"links\":");
-    writer::list(&mut out, &links, |out, (path, target)| {
+    writer::list(&mut out, links, |out, (path, target)| {
         out.push_str("{\"path\":");
         writer::string(out, path.as_bytes(), NonUtf8::Surrogate);
         out.push_str(",\"said\":");
@@ -256,31 +253,26 @@ struct StartScan {
     whiteouts: Whiteouts,
     /// Names that the command must not see in its copy.
     hidden: Vec<AbsPath>,
+    /// What the judge of writes needs besides patterns.
+    for_judge: FoundObjects,
 }
 
-/// Where quarantined names are kept for review.
-pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
-    let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
-    Text::from_bytes(path)
-        .and_then(AbsPath::new)
-        .map_err(|_| SandboxError::Usage("the sessions directory is not a path"))
+/// A guard that watches, and what its scan found. The default: there is nothing to guard.
+#[derive(Default)]
+struct ArmedGuard {
+    guard: Option<Guard>,
+    covers: Vec<Cover>,
+    for_judge: FoundObjects,
 }
 
-/// Searches the grants for denied and protected names, returns their covers, and starts the guard.
-fn start_guard(
-    requested: &plan::FilesPlan,
-    files: &FileGrants<'_>,
-    covers: &[Cover],
-    masked: &[Cover],
-    workspace: Option<&AbsPath>,
-    quarantine: AbsPath,
-) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
-    let inputs = ScanInputs::of(requested, files, covers, masked, workspace, Tier::Full)?;
+/// Searches the grants for denied and protected names, and starts the guard.
+fn arm_guard(inputs: Option<ScanInputs>, is_judged: bool) -> Result<ArmedGuard, SandboxError> {
     let Some(ScanInputs { names, trees, left_out, closed }) = inputs else {
-        return Ok((None, Vec::new()));
+        return Ok(ArmedGuard::default());
     };
-    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, quarantine)?;
-    Ok((Some(guard), found))
+    let mut for_judge = FoundObjects::default();
+    let (guard, covers) = Guard::arm(names, &trees, &left_out, &closed, is_judged, &mut for_judge)?;
+    Ok(ArmedGuard { guard: Some(guard), covers, for_judge })
 }
 
 /// Covers for the sockets of services that no grant names and that are not covered yet.

@@ -20,9 +20,12 @@ use super::enter::{self, EnterError, Restrictions};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
 use super::root::{self, RootBlueprint, RootError, StageDir};
-use super::{cover_mount, cpu_affinity, overlay};
+use super::{cover_mount, cpu_affinity, overlay, shell_rules, write_server};
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::host_sockets::{self, SocketFile};
+use crate::files::patterns::NamePatternsError;
+use crate::files::writes::{KnownNames, ShellLayer, Writer};
+use crate::kernel::pid_namespace::PidNamespace;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
@@ -73,6 +76,8 @@ pub enum InitError {
     Network(#[from] NamespaceError),
     #[error(transparent)]
     Enter(#[from] EnterError),
+    #[error(transparent)]
+    Names(#[from] NamePatternsError),
 }
 
 impl InitError {
@@ -82,6 +87,7 @@ impl InitError {
             InitError::Container(error) => error.hint(),
             InitError::Network(error) => error.hint(),
             InitError::Enter(error) => error.step.hint(),
+            InitError::Names(error) => error.hint(),
             InitError::Step { .. } => {
                 "type `paddock doctor` to test every mechanism, or run without namespaces: --tier \
                     landlock"
@@ -160,11 +166,26 @@ pub trait RootBuilder {
     fn build_root(
         &self,
         channel: &OwnedFd,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> Result<RootReady, InitError>;
 
-    /// Covers names. This comes last, because the supervisor may take longest to find them.
-    fn cover_names(&self, _channel: &OwnedFd) -> Result<(), InitError> {
+    /// Covers names. This comes last, because the supervisor may take longest to find them. Some:
+    /// init does the writes of the command.
+    fn cover_names(&self, _channel: &OwnedFd) -> Result<Option<Writer>, InitError> {
+        Ok(None)
+    }
+
+    /// The layer of intercepted shells, if there are any. Called when init is confined.
+    fn shell_layer(&self, _restrictions: &Restrictions) -> Result<Option<ShellLayer>, Errno> {
+        Ok(None)
+    }
+
+    /// Adds the rule for init's own /proc, if init needs one.
+    fn let_init_read(
+        &self,
+        _restrictions: &Restrictions,
+        _proc: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -182,7 +203,7 @@ impl RootBuilder for RootBlueprint<'_> {
     fn build_root(
         &self,
         channel: &OwnedFd,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> Result<RootReady, InitError> {
         if let Some(network) = &self.plan.network {
             // Init keeps none of them: without a listener connections are refused.
@@ -196,11 +217,25 @@ impl RootBuilder for RootBlueprint<'_> {
                 })?;
             }
         }
-        Ok(root::build(self, ruleset, channel)?)
+        Ok(root::build(self, rulesets, channel)?)
     }
 
-    fn cover_names(&self, channel: &OwnedFd) -> Result<(), InitError> {
-        Ok(root::cover(self, channel)?)
+    fn cover_names(&self, channel: &OwnedFd) -> Result<Option<Writer>, InitError> {
+        let Some(scanned) = root::cover(self, channel)? else { return Ok(None) };
+        let known = KnownNames::of_scan(self.requested, scanned)?;
+        Ok(Some(Writer::new(self.plan, self.requested, known, None, self.lock.take())))
+    }
+
+    fn shell_layer(&self, restrictions: &Restrictions) -> Result<Option<ShellLayer>, Errno> {
+        shell_rules::layer_of(self.plan, restrictions)
+    }
+
+    fn let_init_read(
+        &self,
+        restrictions: &Restrictions,
+        proc: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        restrictions.let_init_read(self.plan, proc)
     }
 }
 
@@ -269,8 +304,17 @@ pub fn start(
             let mut descriptors = descriptors.into_iter();
             let mut next = || descriptors.next();
             let known = (next(), next(), next(), next(), next());
+            let pids = restrictions.judges_writes().then(next).flatten();
             if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
-                let HandedFds { listener, sockets, overlay } = fds;
+                let HandedFds { mut listener, sockets, overlay } = fds;
+                if let (Some(pids), Some(listener)) = (pids, &mut listener) {
+                    let namespace = PidNamespace::new(pids, init.as_raw_nonzero().get() as u32);
+                    let handed = write_server::hand_listener(&channel, listener, Some(namespace));
+                    if let Err(errno) = handed {
+                        kill_and_reap(init);
+                        return Err(NamespacesError::Channel(errno).into());
+                    }
+                }
                 let (namespaces, volatile) = (
                     SandboxNamespaces { init, user, mount, network, overlay },
                     descriptors.collect(),
@@ -556,7 +600,12 @@ fn init(
     channel: OwnedFd,
 ) -> i32 {
     match set_up(root_builder, restrictions, payload, mask, &channel) {
-        Ok(Ok(command)) => sys::release_memory_and_run(reap_until_command_ends, command, channel),
+        Ok(Ok((command, None))) => {
+            sys::release_memory_and_run(reap_until_command_ends, command, channel)
+        }
+        Ok(Ok((command, Some(writer)))) => {
+            write_server::run(command, &channel, writer).unwrap_or(125)
+        }
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125
@@ -570,14 +619,15 @@ fn init(
     }
 }
 
-/// From a fork in new namespaces to the running command, or to the errno of its exec.
+/// From a fork in new namespaces to the running command, or to the errno of its exec. With the
+/// command comes the writer, if this process does the writes of the command.
 fn set_up(
     root_builder: &dyn RootBuilder,
     restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: &OwnedFd,
-) -> Result<Result<Pid, i32>, InitError> {
+) -> Result<Result<(Pid, Option<Writer>), i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("cannot tie init to its supervisor"))?;
     let extra_namespaces = (INIT_UNSHARE_FLAGS | root_builder.extra_namespaces()) as u64;
@@ -592,7 +642,11 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("cannot open the mount namespace"))?;
     // The supervisor puts init under limits first.
     init_channel::receive(channel, true).map_err(step("the supervisor has ended"))?;
-    let RootReady { proc, volatile } = root_builder.build_root(channel, restrictions.ruleset())?;
+    let rulesets = restrictions.rulesets();
+    let RootReady { proc, volatile } = root_builder.build_root(channel, &rulesets)?;
+    root_builder
+        .let_init_read(restrictions, proc.as_fd())
+        .map_err(step("cannot let init read /proc"))?;
     if !root_builder.hostname().is_empty() {
         rustix::system::sethostname(root_builder.hostname())
             .map_err(step("cannot set the host name"))?;
@@ -602,7 +656,18 @@ fn set_up(
         .map_err(step("cannot protect init against tracing"))?;
 
     restrictions.bound()?;
-    root_builder.cover_names(channel)?;
+    let mut writer = root_builder.cover_names(channel)?;
+    if let Some(writer) = &mut writer {
+        restrictions.confine_writer()?;
+        let rules = restrictions.rules_beyond_init();
+        rules
+            .map_or(Ok(()), |rules| writer.limit_reading_proc(rules))
+            .map_err(step("cannot keep the rules of the command"))?;
+        let layer = root_builder.shell_layer(restrictions);
+        if let Some(layer) = layer.map_err(step("cannot prepare the layer of shells"))? {
+            writer.intercept_shells(layer);
+        }
+    }
     let mut enter_failure = None;
     let mut exec_failure = None;
     // Until its exec the command has init's channel, to send the listener.
@@ -648,12 +713,20 @@ fn set_up(
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
         .map_err(step("cannot open the network namespace"))?;
+    let pids = match &writer {
+        Some(_) => Some(
+            rustix::fs::openat(&proc, c"self/ns/pid", flags, Mode::empty())
+                .map_err(step("cannot open the pid namespace"))?,
+        ),
+        None => None,
+    };
     let mut descriptors =
         vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
+    descriptors.extend(pids.iter().map(OwnedFd::as_fd));
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     init_channel::send(channel, &InitMessage::Started, &descriptors)
         .map_err(step("the supervisor has ended"))?;
-    Ok(Ok(child))
+    Ok(Ok((child, writer)))
 }
 
 /// Makes this process die with the supervisor. If the supervisor has died before, its end of the
@@ -681,7 +754,7 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
 
 /// Reaps processes until the command ends. The return ends the namespace.
 fn reap_until_command_ends(command: Pid, channel: OwnedFd) -> i32 {
-    sys::close_all_but(&channel);
+    sys::close_all_but(&[channel.as_fd()]);
     // Init drops its capabilities, so that a process that takes it over gains nothing. If this
     // fails, init has no more than before.
     let _ = Privileges::NONE.shed();

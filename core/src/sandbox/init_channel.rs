@@ -44,6 +44,9 @@ pub enum InitMessage {
     GrantLocations(Vec<u8>),
     /// From the supervisor: names that a copy hides, relative to it, with a NUL between two.
     Hide(Vec<u8>),
+    /// From the supervisor: a part of the result of its scan
+    /// ([`crate::files::writes::ScannedNames`]).
+    ScannedNames(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
     /// From the supervisor: the last list is complete.
@@ -87,6 +90,11 @@ impl InitMessage {
         bytes.chunks(MAX_MESSAGE_BYTES - 1).map(|part| InitMessage::GrantLocations(part.to_vec()))
     }
 
+    pub fn scanned_names(text: &str) -> impl Iterator<Item = InitMessage> {
+        let parts = text.as_bytes().chunks(MAX_MESSAGE_BYTES - 1);
+        parts.map(|part| InitMessage::ScannedNames(part.to_vec()))
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
@@ -114,6 +122,7 @@ impl InitMessage {
             }
             InitMessage::GrantLocations(part) => [b"P", &part[..]].concat(),
             InitMessage::Hide(names) => [b"H", &names[..]].concat(),
+            InitMessage::ScannedNames(part) => [b"D", &part[..]].concat(),
             InitMessage::All => number(b'A', 0),
             InitMessage::Moved => number(b'M', 0),
             InitMessage::Stopped(signal) => number(b'T', *signal),
@@ -135,6 +144,9 @@ impl InitMessage {
         }
         if *tag == b'H' {
             return Some(InitMessage::Hide(rest.to_vec()));
+        }
+        if *tag == b'D' {
+            return Some(InitMessage::ScannedNames(rest.to_vec()));
         }
         if *tag == b'C' {
             return parse_cover(rest).map(InitMessage::Cover);
@@ -313,6 +325,7 @@ mod tests {
             InitMessage::Cover(cover(CoverKind::Lock, true)),
             InitMessage::Cover(cover(CoverKind::Pin, true)),
             InitMessage::GrantLocations(b"\x00\xff/usr".to_vec()),
+            InitMessage::ScannedNames(b"{}".to_vec()),
             InitMessage::All,
             InitMessage::Moved,
             InitMessage::Stopped(19),

@@ -3,6 +3,7 @@
 //! Everything is prepared in the supervisor; entering only makes system calls.
 
 pub mod capabilities;
+pub mod closed_links;
 pub mod command;
 pub mod container;
 pub mod cover_mount;
@@ -20,5 +21,7 @@ pub mod overlay;
 pub mod preflight;
 pub mod root;
 pub mod seccomp;
+pub mod shell_rules;
 pub mod start_scan;
 pub mod temp_dir;
+pub mod write_server;

@@ -11,7 +11,7 @@ use crate::files::patterns::{NamePatterns, NameRule};
 use crate::files::scan;
 use crate::files::tree_roots::{GrantedTree, TreeRoots};
 use crate::files::walk::{Dir, Walker};
-use crate::files::writes::{FoundObjects, KnownNames};
+use crate::files::writes::KnownNames;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
@@ -43,10 +43,8 @@ impl ScanInputs {
             .locations
             .iter()
             .all(|location| !location.grant.writes() || copied(&location.real));
-        // In the landlock tier no change is reported.
-        let flagged: &[Text] = if tier == Tier::Full { &requested.flagged } else { &[] };
         let (protect, flagged): (&[plan::ProtectedNames], &[Text]) =
-            if all_copied { (&[], &[]) } else { (&requested.protect, flagged) };
+            if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
         let exposed =
             |path: &&AbsPath| files.locations.iter().any(|location| path.is_within(&location.real));
         // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
@@ -126,16 +124,14 @@ pub fn known_names(
     let mut walker = Walker::default();
     walker.is_interrupted = Some(sys::has_end_signal);
     let mut enter = |_: &NamePatterns, _: &Dir<'_>| Ok::<_, GuardError>(0);
-    let found = scan::scan_trees(&mut names, &roots, &mut walker, &closed, &mut enter)?;
+    let mut found = scan::scan_trees(&mut names, &roots, &mut walker, &closed, &mut enter)?;
     for cover in &found.covers {
         if found.shut.iter().any(|shut| shut.identity == cover.identity) {
             names.add_path(NameRule::Deny, cover.path.as_bytes());
         }
     }
     names.settle()?;
-    let pins = found.covers.iter().filter(|cover| cover.kind == CoverKind::Pin);
-    let pinned = pins.map(|cover| cover.path.as_bytes().to_vec()).collect();
-    Ok(Some(KnownNames { names, found: FoundObjects::new(pinned, found.linked) }))
+    Ok(Some(KnownNames { names, found: found.take_found_objects() }))
 }
 
 /// What another user makes there could stop the scan.

@@ -11,7 +11,7 @@ use super::event_loop::Due;
 use super::observer::{self, Observer};
 use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
-use crate::files::writes::{self, RefusedWrite};
+use crate::files::writes::{self, ChangedName, RefusedWrite};
 use crate::gate::{self, ExecGate};
 use crate::kernel::seccomp_notify::{InterceptedCall, NextCall, NotifyAnswer, NotifyListener};
 use crate::kernel::sys;
@@ -50,6 +50,8 @@ pub struct CallHandlers {
     early_writes: Vec<InterceptedCall>,
     /// Writes that init has refused.
     pub refused_writes: Vec<RefusedWrite>,
+    /// Flagged names that the command has changed. Init sends each once, and a limited number.
+    pub changed_names: Vec<ChangedName>,
     /// The rename handler exists only after the start. Until then renames are kept here.
     awaits_renames: bool,
     early_renames: Vec<InterceptedCall>,
@@ -71,6 +73,7 @@ impl CallHandlers {
             judges_writes: writes::are_judged(plan),
             early_writes: Vec::new(),
             refused_writes: Vec::new(),
+            changed_names: Vec::new(),
             awaits_renames: plan.workspace.is_some(),
             early_renames: Vec::new(),
         }
@@ -255,9 +258,11 @@ impl<'a> Calls<'a> {
                         break;
                     }
                 }
-                NextCall::Message(message) => {
-                    self.handlers.refused_writes.extend(RefusedWrite::parse(&message));
-                }
+                NextCall::RenameInCopy(call) => match &mut self.renames {
+                    Some(renames) => renames.take(&self.listener, call),
+                    None => self.listener.answer(&call, NotifyAnswer::Fail(Errno::XDEV)),
+                },
+                NextCall::Message(message) => self.receive(&message),
                 NextCall::Nothing => break,
                 NextCall::Closed => {
                     self.is_over = true;
@@ -266,6 +271,27 @@ impl<'a> Calls<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A message of init about a write.
+    fn receive(&mut self, message: &[u8]) {
+        if let Some(refused) = RefusedWrite::parse(message) {
+            let thread = self.listener.thread_here(refused.thread).unwrap_or(0);
+            self.handlers.refused_writes.push(RefusedWrite { thread, ..refused });
+        }
+        self.handlers.changed_names.extend(ChangedName::parse(message));
+    }
+
+    /// Reads the last messages of init. Called when every process has ended.
+    pub fn finish(&mut self) {
+        while self.handlers.judges_writes {
+            match self.listener.next(false) {
+                Ok(NextCall::Message(message)) => self.receive(&message),
+                // No process waits for an answer.
+                Ok(NextCall::Call(_) | NextCall::RenameInCopy(_)) => {}
+                Ok(NextCall::Nothing | NextCall::Closed) | Err(_) => break,
+            }
+        }
     }
 
     /// Sends writes to init: those from before the start, and those that the observer has seen.

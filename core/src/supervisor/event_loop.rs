@@ -21,7 +21,7 @@ use crate::sandbox::command::Command;
 use crate::sandbox::enter::{self, EnterError, EnterStep, Restrictions};
 use crate::sandbox::init::{self, AnswerCalls, HandedFds, Sandbox};
 use crate::sandbox::init_channel::{self, InitMessage};
-use crate::sandbox::landlock_init;
+use crate::sandbox::{landlock_init, write_server};
 
 /// The interval between two checks whether a stopped command was continued: no event reports that.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -161,7 +161,11 @@ fn start_under_init(
     let received = init::receive_start(&channel, answer_calls, &mut fds);
     if let Ok(Some((InitMessage::Started, descriptors))) = received {
         if let Some(command) = descriptors.into_iter().next() {
-            if writes && let Err(errno) = hand_listener(&channel, &mut fds) {
+            let handed = match &mut fds.listener {
+                Some(listener) if writes => write_server::hand_listener(&channel, listener, None),
+                _ => Ok(()),
+            };
+            if let Err(errno) = handed {
                 init::kill_and_reap(init_pid);
                 return Err(SuperviseError::Wait(errno));
             }
@@ -183,16 +187,6 @@ fn start_under_init(
         None if failed == 0 => Err(SuperviseError::Wait(received.err().unwrap_or(Errno::SRCH))),
         None => Ok(LandlockStart::NotExecuted(Errno::from_raw_os_error(failed as i32))),
     }
-}
-
-/// From now on init receives the calls, and sends those that are no writes.
-fn hand_listener(channel: &OwnedFd, fds: &mut HandedFds) -> Result<(), Errno> {
-    let listener = fds.listener.as_mut().ok_or(Errno::PROTO)?;
-    let (ours, theirs) = socket_pair::pair()?;
-    let descriptors = [listener.listener(), theirs.as_fd()];
-    init_channel::send(channel, &InitMessage::Listening, &descriptors)?;
-    listener.forward_from(ours);
-    Ok(())
 }
 
 /// A command under a landlock init, as its supervisor sees it.

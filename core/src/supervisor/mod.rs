@@ -2,7 +2,6 @@
 
 pub mod call_handlers;
 pub mod event_loop;
-pub mod finish_earlier_scans;
 pub mod observer;
 pub mod rename_handler;
 pub mod session_owner;

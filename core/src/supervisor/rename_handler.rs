@@ -53,6 +53,9 @@ pub struct RenameHandler<'a> {
     mover: Option<Mover>,
     /// A process has more restrictions than the child would have.
     restricted_further: bool,
+    /// The answer to a call that this handler does not do. If init judges writes, the kernel must
+    /// not read the caller's memory again. Then it is EXDEV, which the kernel has answered before.
+    otherwise: NotifyAnswer,
 }
 
 /// The child that moves a directory and answers the call.
@@ -77,6 +80,10 @@ impl<'a> RenameHandler<'a> {
         limits: &'a Limits,
     ) -> RenameHandler<'a> {
         let (waiting, mover) = (VecDeque::new(), None);
+        let otherwise = match restrictions.judges_writes() {
+            true => NotifyAnswer::Fail(Errno::XDEV),
+            false => NotifyAnswer::Continue,
+        };
         RenameHandler {
             workspace: workspace.clone(),
             namespaces,
@@ -85,6 +92,7 @@ impl<'a> RenameHandler<'a> {
             waiting,
             mover,
             restricted_further: false,
+            otherwise,
         }
     }
 
@@ -108,7 +116,7 @@ impl<'a> RenameHandler<'a> {
             || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &rename_call)
         {
-            return listener.answer(&call, NotifyAnswer::Continue);
+            return listener.answer(&call, self.otherwise);
         }
         self.waiting.push_back(call);
         self.turn(listener);
@@ -122,7 +130,7 @@ impl<'a> RenameHandler<'a> {
         while let Some(call) = self.waiting.pop_front() {
             match self.begin(listener, call) {
                 Some(mover) => return self.mover = Some(mover),
-                None => listener.answer(&call, NotifyAnswer::Continue),
+                None => listener.answer(&call, self.otherwise),
             }
         }
     }
@@ -168,6 +176,7 @@ impl<'a> RenameHandler<'a> {
                 Ok(()) => move_tree::rename(&old, &new, rename_call.flags, mount),
                 Err(_) => NotifyAnswer::Continue,
             };
+            let moved = if moved == NotifyAnswer::Continue { self.otherwise } else { moved };
             listener.answer(&call, moved);
             0
         });

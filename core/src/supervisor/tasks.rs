@@ -12,9 +12,9 @@ use super::event_loop::{Due, TASK_FDS, Tasks};
 use super::observer::Observer;
 use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, CoverResult};
-use crate::files::guard::{Guard, GuardError, GuardEvent};
+use crate::files::guard::{CoveredName, Guard, GuardError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
-use crate::files::writes::RefusedWrite;
+use crate::files::writes::{ChangedName, MAX_CHANGED_NAMES, RefusedWrite};
 use crate::gate::ExecGate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
@@ -29,7 +29,7 @@ use crate::network::supervisor::relay_process::{RelayEvent, RelayProcess};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::sandbox::init::{OverlayFds, SandboxNamespaces};
 
-/// At most this many lines about quarantined names are printed.
+/// At most this many lines about events are printed.
 const MAX_LINES: usize = 20;
 /// At most this many changed names that are executed outside later are printed.
 const MAX_CHANGED_SHOWN: usize = 5;
@@ -45,11 +45,8 @@ pub struct TasksEnd {
     pub exceeded: Option<ExceededLimit>,
     /// See [`Guard::disband`].
     pub watches: Option<OwnedFd>,
-    /// The guard and its last scan were complete. Otherwise the run fails, whatever the command's
-    /// exit code is: names that the command planted may be left.
-    pub is_closed: bool,
-    /// The last scan was complete, or none was needed.
-    pub is_scanned: bool,
+    /// The guard worked until the end. Otherwise the run fails, whatever the command's exit code is.
+    pub is_guarded: bool,
 }
 
 pub struct SupervisorTasks<'a> {
@@ -99,8 +96,7 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Called when every process has ended. The last scan goes through the trees once more, and no
-    /// process can interfere.
+    /// Called when every process has ended.
     pub fn finish(mut self) -> TasksEnd {
         self.finish_relay();
         self.report_execs();
@@ -113,37 +109,26 @@ impl<'a> SupervisorTasks<'a> {
                 "for a single path, type `paddock why --path PATH --op read|write|exec`",
             );
         }
+        let mut changed = Vec::new();
+        if let Some(calls) = &mut self.calls {
+            calls.finish();
+            changed = std::mem::take(&mut calls.handlers.changed_names);
+        }
+        self.report_refused_writes();
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
-        let (mut watches, mut is_closed, mut is_scanned) = (None, true, true);
-        let guard = self.guard.take();
-        if guard.is_none() {
+        self.say_all();
+        let is_guarded = self.failure.is_none();
+        if let Some(error) = self.failure.take() {
+            let text = error.to_string();
+            stderr::print_error(&text, error.hint());
+            self.append(&[Event::Partial { text: text.as_bytes() }]);
             self.say_all();
         }
-        if let Some(mut guard) = guard {
-            let finished = guard.finish(&mut |event| self.report_name(event));
-            self.say_all();
-            is_scanned = finished.is_ok();
-            is_closed = is_scanned && self.failure.is_none();
-            if let Some(error) = self.failure.take() {
-                let text = error.to_string();
-                stderr::print_error(&text, error.hint());
-                self.append(&[Event::Partial { text: text.as_bytes() }]);
-            }
-            if let Err(error) = finished {
-                let text = error.to_string();
-                stderr::print_error(
-                    &text,
-                    "type `paddock doctor` to finish it; the next `paddock run` finishes it too",
-                );
-                self.append(&[Event::ScanUnfinished { error: &text }]);
-            }
-            self.say_all();
-            self.report_changed(&guard.changed(), guard.unlisted());
-            watches = Some(guard.disband());
-        }
-        TasksEnd { exceeded: self.exceeded, watches, is_closed, is_scanned }
+        self.report_changed(changed);
+        let watches = self.guard.take().map(Guard::disband);
+        TasksEnd { exceeded: self.exceeded, watches, is_guarded }
     }
 
     /// Ends the relay, and reports its last decisions.
@@ -155,11 +140,12 @@ impl<'a> SupervisorTasks<'a> {
     }
 
     /// Reports changed files that are executed outside of the sandbox, because a person should
-    /// check them first. `unlisted` is the number of further files whose change is not known.
-    fn report_changed(&self, paths: &[AbsPath], unlisted: usize) {
+    /// check them first.
+    fn report_changed(&self, changed: Vec<ChangedName>) {
+        let is_full = changed.iter().any(|name| name.path.is_empty());
+        let paths = in_listed_order(changed);
         if let Some(journal) = self.journal {
-            let events: Vec<_> =
-                paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
+            let events: Vec<_> = paths.iter().map(|path| Event::NameFlagged { path }).collect();
             // In chunks: other runs write to the same journal.
             let failed =
                 events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
@@ -170,18 +156,21 @@ impl<'a> SupervisorTasks<'a> {
         if self.quiet {
             return;
         }
-        if unlisted > 0 {
+        if is_full {
             let text = format!(
-                "{unlisted} more files that programs outside the sandbox run may have changed; \
-                    their paths are too long to list"
+                "more than {MAX_CHANGED_NAMES} files that programs outside the sandbox run were \
+                    changed; the others are not listed"
             );
             stderr::print_line("paddock", &text);
         }
         if paths.is_empty() {
             return;
         }
-        let shown: Vec<String> =
-            paths.iter().take(MAX_CHANGED_SHOWN).map(AbsPath::to_string).collect();
+        let shown: Vec<String> = paths
+            .iter()
+            .take(MAX_CHANGED_SHOWN)
+            .map(|path| String::from_utf8_lossy(path).into_owned())
+            .collect();
         let more = match paths.len().saturating_sub(MAX_CHANGED_SHOWN) {
             0 => String::new(),
             more => format!(" and {more} more: type `paddock audit query --kind name` to list all"),
@@ -336,10 +325,10 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    fn report_name(&mut self, event: GuardEvent) {
-        let (line, event) = line_and_event(&event);
-        line.iter().for_each(|line| self.say(line));
-        self.append(&[event]);
+    fn report_covered(&mut self, covered: CoveredName) {
+        let CoveredName { path, window } = covered;
+        let window_us = window.as_micros();
+        self.append(&[Event::NameMasked { path: path.as_bytes(), window_us }]);
     }
 
     fn say(&mut self, line: &str) {
@@ -369,12 +358,15 @@ impl<'a> SupervisorTasks<'a> {
 
 fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
     let text = |bytes: &[u8]| Text::from_bytes(bytes.to_vec()).ok();
+    let setting = String::from_utf8_lossy(&refused.setting);
+    let kept = format!("{setting} stays as it was before the run: run the command outside");
     let (path, reason): (&[u8], &[u8]) = match &refused.path[..] {
         b"" => (
             b"an unknown name",
             b"the file of the program cannot be read, so the kernel hides its memory",
         ),
         path if refused.denied => (path, b"a deny rule closes this name"),
+        path if !setting.is_empty() => (path, kept.as_bytes()),
         path => (path, b"the name is protected: a program outside the sandbox obeys it"),
     };
     Some(RefusedFileAccess {
@@ -386,29 +378,18 @@ fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
     })
 }
 
-/// The line that is printed for a guard event, if any, and the journal event.
-pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
-    match event {
-        GuardEvent::Quarantined { path, moved_to, whole } => (
-            Some(format!("removed {path}, created during the run: it is kept in {moved_to}")),
-            Event::NameQuarantined {
-                path: path.as_bytes(),
-                quarantine: moved_to.as_bytes(),
-                whole: *whole,
-            },
-        ),
-        GuardEvent::Masked { path, window } => {
-            (None, Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() })
-        }
-        GuardEvent::Removed { path, source } => (
-            Some(format!("removed {path}, created during the run: it cannot be kept: {source}")),
-            Event::NameRemoved { path: path.as_bytes(), errno: *source },
-        ),
-        GuardEvent::Failed { path, source } => (
-            Some(format!("cannot remove {path}, created during the run: {source}")),
-            Event::NameLeft { path: path.as_bytes(), errno: *source },
-        ),
-    }
+/// The paths that still exist: names that existed before the run come first, then names nearer the
+/// root. So decoys push none of them out of the printed ones.
+fn in_listed_order(mut changed: Vec<ChangedName>) -> Vec<Vec<u8>> {
+    changed.retain(|name| !name.path.is_empty() && exists(&name.path));
+    let depth = |path: &[u8]| path.iter().filter(|byte| **byte == b'/').count();
+    changed.sort_by_cached_key(|name| (!name.existed, depth(&name.path), name.path.clone()));
+    changed.into_iter().map(|name| name.path).collect()
+}
+
+/// A path whose state is not known counts as one that exists.
+fn exists(path: &[u8]) -> bool {
+    !matches!(rustix::fs::lstat(path), Err(Errno::NOENT | Errno::NOTDIR))
 }
 
 /// Places covers in the running sandbox. It is no error if the object is gone or covered already.
@@ -522,8 +503,8 @@ impl Tasks for SupervisorTasks<'_> {
         if let (Some(mut guard), Some((namespaces, copied))) = (self.guard.take(), self.namespaces)
         {
             let turned = guard
-                .turn(&mut |covers| place_covers(namespaces, copied, covers), &mut |event| {
-                    self.report_name(event)
+                .turn(&mut |covers| place_covers(namespaces, copied, covers), &mut |covered| {
+                    self.report_covered(covered)
                 });
             self.guard = Some(guard);
             // Without a working guard the run ends.

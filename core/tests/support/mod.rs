@@ -170,6 +170,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "gate": null, "network": null,
         "shell": null,
         "observe": false,
+        "judges_writes": false,
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet",
         "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],

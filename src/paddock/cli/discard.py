@@ -12,7 +12,6 @@ from paddock.policy import Origin
 from paddock.workspace.review import recovered
 from paddock.workspace.sessions import (
     BrokenDirectory,
-    QuarantineDirectory,
     Session,
     discard,
     read_directory,
@@ -30,7 +29,7 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     store = store_of(origin.state_dir)
-    one: Session | QuarantineDirectory | BrokenDirectory
+    one: Session | BrokenDirectory
     if options.session is None:
         one, _ = SessionArguments(before=(), after=None).session(origin, newest=False)
     else:

@@ -1,5 +1,5 @@
-"""paddock doctor: finish the last scans of killed runs, try every mechanism, print the tier, exit 0
-only if the default profile can be enforced.
+"""paddock doctor: try every mechanism, print the tier, exit 0 only if the default profile can be
+enforced.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paddock.cli.options import Parser
 from paddock.cli.show_plan import not_covered
 from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
-from paddock.host import Host, Probe, Usable, finish_scans, measure, try_everything
+from paddock.host import Host, Probe, Usable, measure, try_everything
 from paddock.plan import Plan, compile_plan
 from paddock.policy import Origin, Request, load
 from paddock.policy.model import Tier
@@ -41,7 +41,6 @@ def execute(arguments: list[str]) -> int:
         journals=(),
         search_path=origin.environ.get("PATH", ""),
     )
-    finished = finish_scans(origin.state_dir)
     probes = try_everything()
     plan, refusal = _default_profile(origin, host, Tier(options.tier) if options.tier else None)
     enforced = plan is not None and all(probe.held for probe in probes if _needed(probe, plan))
@@ -62,7 +61,6 @@ def execute(arguments: list[str]) -> int:
                     "not_covered": list(not_covered(plan)) if plan and enforced else None,
                     "default_profile": enforced,
                     "refusal": refusal.message if refusal else None,
-                    "finished": finished,
                     "tried": [
                         {
                             "mechanism": p.mechanism,
@@ -76,8 +74,6 @@ def execute(arguments: list[str]) -> int:
             )
         )
         return 0 if enforced else EXIT_PADDOCK
-    for line in finished:
-        say(line)
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:

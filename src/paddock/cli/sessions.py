@@ -13,13 +13,7 @@ from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.change import Obstacle, Type
 from paddock.workspace.review import reviewed
-from paddock.workspace.sessions import (
-    BrokenDirectory,
-    QuarantineDirectory,
-    Session,
-    listed,
-    store_of,
-)
+from paddock.workspace.sessions import BrokenDirectory, Session, listed, store_of
 
 
 def execute(arguments: list[str]) -> int:
@@ -35,10 +29,9 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _row(session: Session | QuarantineDirectory | BrokenDirectory) -> dict[str, Any]:
-    if not isinstance(session, Session):
-        state = "taken" if isinstance(session, QuarantineDirectory) else "broken"
-        return {"id": session.id, "place": session.path, "state": state, "error": session.reason}
+def _row(session: Session | BrokenDirectory) -> dict[str, Any]:
+    if isinstance(session, BrokenDirectory):
+        return {"id": session.id, "place": session.path, "state": "broken", "error": session.reason}
     row: dict[str, Any] = {
         "id": session.id,
         "place": session.path,
@@ -73,7 +66,7 @@ def _row(session: Session | QuarantineDirectory | BrokenDirectory) -> dict[str, 
 
 
 def _line(row: dict[str, Any]) -> str:
-    if row["state"] in ("taken", "broken"):
+    if row["state"] == "broken":
         return f"{row['id']}  {row['state']}: {row['error']}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_ns"] // 10**9))
     if row["error"]:

@@ -43,9 +43,16 @@ ALWAYS_REFUSED = (
 def not_covered(plan: Plan) -> tuple[str, ...]:
     """Gaps of the plan's tier that no policy closes. SECURITY.md explains each."""
     if plan.tier is Tier.FULL:
+        denied = (
+            "a denied name that the host creates during a run, for the milliseconds until paddock "
+            "covers it",
+        )
+        if plan.judges_writes or plan.workspace:
+            return denied
         return (
-            "a denied or protected name that appears during a run, for the milliseconds until "
-            "paddock covers or removes it",
+            *denied,
+            "protected names that the command creates (.git/hooks, .envrc and others that "
+            "programs outside run later), because writes are not judged",
         )
     if are_judged(plan):
         return (
@@ -175,9 +182,7 @@ def _denied(plan: Plan) -> list[str]:
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
-    created = (
-        "cannot be created" if plan.tier is Tier.LANDLOCK else "removed if created during the run"
-    )
+    created = "cannot be created" if plan.judges_writes else "but new ones can be created"
     return [
         f"read-only inside writable directories, {created}: "
         f"{_names(plan.files.protected, plan.cwd)}"

@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 import shlex
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
@@ -28,6 +27,7 @@ from paddock.executors.container_covers import (
 )
 from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
+from paddock.executors.host_program import find_host_program
 from paddock.executors.interface import (
     FIND_SHELL,
     CommandLine,
@@ -100,10 +100,10 @@ class ContainerExecutor:
         shell: Sequence[str] | None = None,
         request: Request | None = None,
     ) -> None:
-        found = engine or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
-        self.name = f"container: {os.path.basename(found)}"
+        self._program = find_host_program(ENGINES if engine is None else (engine,), _PASSED)
+        self.name = f"container: {os.path.basename(self._program.path)}"
         self.container = f"paddock-{secrets.token_hex(6)}"
-        self._engine = (found, *engine_options)
+        self._engine = (self._program.path, *engine_options)
         self._image = image
         self._workspace = os.path.realpath(workspace)
         self._exec_cwd = exec_cwd
@@ -112,10 +112,9 @@ class ContainerExecutor:
         self._network = network
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
         self._shell = None if shell is None else tuple(shell)
-        client = {name: os.environ[name] for name in _PASSED if name in os.environ}
         # If this process is killed, the engine removes the container by child processes of its
         # client.
-        self._client = HostExecutor(cwd="/", env=client, grace_s=_REMOVE_TIMEOUT_S)
+        self._client = HostExecutor(cwd="/", env=self._program.environ, grace_s=_REMOVE_TIMEOUT_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
         self._covered: CoveredNames | None = None
         self._empty: tempfile.TemporaryDirectory[str] | None = None
@@ -268,6 +267,7 @@ class ContainerExecutor:
                 raise NotStarted(
                     f"container {self.container} has ended", failure=Failure.UNAVAILABLE
                 )
+            self._program.require_startable()
             self._first = await self._start()
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 

@@ -34,7 +34,8 @@ _MAX_MESSAGE_BYTES = 4096  # bytes of a message from a reaper
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
 _MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
 _END_TIMEOUT_S = 5.0
-_START, _OPEN = b"s", b"o"  # the kinds of requests
+_START, _OPEN, _WRITE = b"s", b"o", b"w"  # the kinds of requests
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,31 @@ class Usage:
 
     cpu_s: float
     max_rss_kib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWrite:
+    """A file that a process in the sandbox writes. ``directory`` exists and has a path without
+    links; ``missing`` are directories to make below it. ``before``: the regular file that is
+    replaced, and ``old`` its content, if it was read. Without ``before`` the name must be new.
+    """
+
+    directory: str
+    missing: tuple[str, ...]
+    name: str
+    data: bytes
+    before: os.stat_result | None
+    old: bytes | None
+
+
+class WriteError(OSError):
+    """Nothing was written. ``step``: ``permission`` (the file is not writable), ``owner`` (a new
+    file can not have its owner), ``changed`` (it is not the file of the request), or another one.
+    """
+
+    def __init__(self, number: int, path: str, step: str) -> None:
+        super().__init__(number, os.strerror(number), path)
+        self.step = step
 
 
 class ExecServer:
@@ -133,28 +159,62 @@ class ExecServer:
         """Opens the object at a path without links inside, for reading or only as O_PATH. OSError:
         it does not exist, or commands can not open it. NotStarted: the sandbox has ended.
         """
-        sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with (
-            sock,
-            their_sock,
-            open(os.memfd_create("open", os.MFD_CLOEXEC), "wb", buffering=0) as file,
-        ):
-            file.write(canonical({"path": path, "read": read}).encode("ascii"))
+        reply, descriptor = await self._ask(_OPEN, {"path": path, "read": read})
+        if descriptor is None:
+            number = int(reply["errno"])
+            raise OSError(number, os.strerror(number), path)
+        return descriptor
+
+    async def write(self, request: FileWrite) -> None:
+        """Writes a file as a command would, at once or not at all. WriteError: nothing was
+        written. NotStarted: the sandbox has ended.
+        """
+        before = request.before
+        state = None
+        if before is not None:
+            seconds, nanoseconds = divmod(before.st_mtime_ns, 1_000_000_000)
+            state = {
+                "device": before.st_dev,
+                "inode": before.st_ino,
+                "size": before.st_size,
+                "mtime_s": seconds,
+                "mtime_ns": nanoseconds,
+            }
+        message = {
+            "directory": request.directory,
+            "missing": list(request.missing),
+            "name": request.name,
+            "before": state,
+        }
+        contents = [request.data] if request.old is None else [request.data, request.old]
+        reply, _ = await self._ask(_WRITE, message, contents)
+        if "errno" in reply:
+            path = os.path.join(request.directory, *request.missing, request.name)
+            raise WriteError(int(reply["errno"]), path, str(reply["failed"]))
+
+    async def _ask(
+        self, kind: bytes, message: dict[str, Any], contents: Sequence[bytes] = ()
+    ) -> tuple[dict[str, Any], int | None]:
+        """The reply to a request that starts no command, and its descriptor."""
+        with contextlib.ExitStack() as held:
+            sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            held.enter_context(sock)
+            held.enter_context(their_sock)
+            files = [_sealed(canonical(message).encode("ascii"), held)]
+            files += [_sealed(content, held) for content in contents]
             sock.setblocking(False)
-            await self._send([file.fileno(), their_sock.fileno()], _OPEN)
+            await self._send([files[0], their_sock.fileno(), *files[1:]], kind)
             their_sock.close()
             await _readable(sock)
             try:
-                message, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
+                reply, descriptors, _, _ = socket.recv_fds(sock, _MAX_MESSAGE_BYTES, 1)
             except OSError:
-                message, descriptors = b"", []
-        if not message:
+                reply, descriptors = b"", []
+        if not reply:
             raise await self._end()
-        if not descriptors:
-            number = int(json.loads(message)["errno"])
-            raise OSError(number, os.strerror(number), path)
-        os.set_inheritable(descriptors[0], False)
-        return descriptors[0]
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        return json.loads(reply), descriptors[0] if descriptors else None
 
     async def _send(self, descriptors: list[int], kind: bytes = _START) -> None:
         rights = [
@@ -392,6 +452,17 @@ class _TerminalOutput(asyncio.StreamReaderProtocol):
         # Reading a terminal whose last program has ended gives an error.
         ended = isinstance(exc, OSError) and exc.errno == errno.EIO
         super().connection_lost(None if ended else exc)
+
+
+def _sealed(content: bytes, held: contextlib.ExitStack) -> int:
+    """A file that no process in the sandbox can change."""
+    fd = os.memfd_create("request", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    held.callback(os.close, fd)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
 
 
 async def _writable(sock: socket.socket) -> None:

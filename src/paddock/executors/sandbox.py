@@ -21,7 +21,7 @@ from paddock.approve.inbox import SocketInbox
 from paddock.core import process as core
 from paddock.errors import PaddockError
 from paddock.executors.denials import Denials
-from paddock.executors.exec_server import ExecServer, ExecServerProcess
+from paddock.executors.exec_server import ExecServer, ExecServerProcess, FileWrite
 from paddock.executors.interface import (
     CommandLine,
     Failure,
@@ -106,6 +106,12 @@ class SandboxExecutor:
         OSError: commands can not open it. NotStarted: there is no sandbox.
         """
         return await (await self._ready()).open(path, read=read)
+
+    async def write(self, request: FileWrite) -> None:
+        """Writes a file by a process inside, so the sandbox judges its name and its content.
+        WriteError: nothing was written. NotStarted: there is no sandbox.
+        """
+        await (await self._ready()).write(request)
 
     async def prepared(self) -> Prepared:
         """Policy, host and plan of this sandbox. Raises the errors of preparing it."""

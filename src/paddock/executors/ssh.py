@@ -17,6 +17,7 @@ from functools import partial
 
 from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
+from paddock.executors.host_program import find_host_program
 from paddock.executors.interface import (
     FIND_SHELL,
     CommandLine,
@@ -83,9 +84,8 @@ class SshExecutor:
         self._options = tuple(options)
         self._env = checked_environment(env)
         self._shell = None if shell is None else tuple(shell)
-        self._client = HostExecutor(
-            cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ}
-        )
+        self._program = find_host_program(("ssh",), _PASSED)
+        self._client = HostExecutor(cwd="/", env=self._program.environ)
         self._directory = make_private_dir("paddock-ssh-")
         self._session = new_mark()
         self._starting = asyncio.Lock()
@@ -111,7 +111,7 @@ class SshExecutor:
         async with self._starting:
             master = await self._free()
             argv = [
-                "ssh",
+                self._program.path,
                 *master.options,
                 "-tt" if tty else "-T",
                 self._destination,
@@ -169,7 +169,8 @@ class SshExecutor:
     async def _signal(self, mark: str, number: int) -> bool:
         """On any connection: one session more than commands may use is reserved for this."""
         for master in self._masters:
-            argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
+            remote = ["-T", self._destination, "--", signalling(mark, number)]
+            argv = [self._program.path, *master.options, *remote]
             if (
                 master.process.returncode is None
                 and (await run(self._client, argv, timeout_s=_CONNECT_TIMEOUT_S)).ok
@@ -196,8 +197,10 @@ class SshExecutor:
         return master
 
     async def _connect(self, path: str, options: Sequence[str]) -> ExecServerProcess:
-        master = await self._client.spawn(["ssh", *options, "-M", "-N", "-T", self._destination])
-        check = ["ssh", *options, "-O", "check", self._destination]
+        self._program.require_startable()
+        ssh = [self._program.path, *options]
+        master = await self._client.spawn([*ssh, "-M", "-N", "-T", self._destination])
+        check = [*ssh, "-O", "check", self._destination]
         assert master.stderr is not None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):

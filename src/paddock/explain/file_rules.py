@@ -60,8 +60,8 @@ class Judgement:
     ]  # that allow it; or, if denied, that come close: above the path, or with a gap around it
     reason: str
     closed: bool = False  # no grant would open it
-    later: bool = False  # the call succeeds; the guard removes or denies the name when it sees it
-    by_init: bool = False  # the landlock init refuses the call, and reports that itself
+    later: bool = False  # the call succeeds; the guard masks the name when it sees it
+    by_init: bool = False  # init refuses the call, and reports that itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +138,20 @@ class Judge:
             return self._refused(question, near, rights)
         if self._plan.tier is Tier.FULL and (unseen := self._unmounted(question)):
             return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=unseen)
-        if self._plan.tier is Tier.FULL and (later := self._closed_later(question)):
-            return Judgement(
-                allowed=False,
-                path=question.path,
-                grants=tuple(near),
-                reason=later,
-                closed=True,
-                later=True,
-            )
+        is_judged = self._writes is not None and operation.writes
         condition = ""
+        if self._plan.tier is Tier.FULL and not is_judged and not question.found:
+            if denied := self._denied_by_name(question):
+                return Judgement(
+                    allowed=False,
+                    path=question.path,
+                    grants=tuple(near),
+                    reason=denied,
+                    closed=True,
+                    later=True,
+                )
+            if self._protected_by_name(question):
+                condition = f"; {_NEW_NAME}"
         if self._writes and operation.writes:
             decision = self._decided(question, self._writes)
             if refused := self._refused_by_init(question, near, decision):
@@ -162,6 +166,7 @@ class Judge:
         if (
             self._plan.tier is Tier.FULL
             and giving
+            and not condition
             and any(within(question.path, private) for private in PRIVATE)
         ):
             reason_text = (
@@ -275,7 +280,9 @@ class Judge:
             match self._covers.get(ancestor):
                 case CoverKind.MASK:
                     return f"{ancestor} is denied, even inside a grant"
-                case CoverKind.LOCK if question.operation.writes:
+                case CoverKind.LOCK if question.operation.writes and not (
+                    ancestor == question.path and self._is_left_to_init(question)
+                ):
                     return protected_reason(ancestor)
                 case CoverKind.PIN if (
                     question.operation is Operation.REMOVE and ancestor == question.path
@@ -290,22 +297,27 @@ class Judge:
 
     def _named(self, question: _FileQuestion) -> str | None:
         """By its name, or by the name of a directory above it."""
-        ancestors = with_parents(question.path)
-        if denied := next(filter(None, map(self._names.denied_by, ancestors)), None):
-            return f"{denied} is denied, even inside a grant"
+        if denied := self._denied_by_name(question):
+            return denied
+        if not self._protected_by_name(question) or self._is_left_to_init(question):
+            return None
+        return protected_reason(question.path)
+
+    def _denied_by_name(self, question: _FileQuestion) -> str | None:
+        denied = map(self._names.denied_by, with_parents(question.path))
+        pattern = next(filter(None, denied), None)
+        return f"{pattern} is denied, even inside a grant" if pattern else None
+
+    def _protected_by_name(self, question: _FileQuestion) -> bool:
         if (
             not question.operation.writes
             or self._is_copy(question.path)
             or not self._mounted(question.path, WRITES)
         ):
-            return None
-        protected = any(
-            self._names.protects(ancestor) for ancestor in ancestors
+            return False
+        return any(
+            self._names.protects(ancestor) for ancestor in with_parents(question.path)
         ) or self._names.is_in_git_directory(question.path)
-        return protected_reason(question.path) if protected else None
-
-    def _closed_later(self, question: _FileQuestion) -> str | None:
-        return None if question.found else self._named(question)
 
     def _unmounted(self, question: _FileQuestion) -> str | None:
         """The reason why mounts prevent an operation that the Landlock rules would allow."""
@@ -388,8 +400,16 @@ class Judge:
                 return writes.written(question.written)
             case Operation.MAKE:
                 return writes.made(question.path)
+            case Operation.REMOVE:
+                return writes.removed(question.path)
             case _:
-                return writes.touched(question.path)
+                return writes.changed(question.path)
+
+    def _is_left_to_init(self, question: _FileQuestion) -> bool:
+        return (
+            self._writes is not None
+            and self._decided(question, self._writes).freedom.is_left_to_init
+        )
 
     def _refused_by_init(
         self,
@@ -454,7 +474,8 @@ class Judge:
         return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=reason_text)
 
 
-_BY_CONTENT = "git obeys this file, so it may have harmless content only, before and after"
+_NEW_NAME = "the name is protected, but writes are not judged, so a new one is not refused"
+_BY_CONTENT = "git obeys this file, so it may have harmless content only"
 _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 

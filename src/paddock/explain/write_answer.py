@@ -17,23 +17,34 @@ from paddock.explain.name_rules import NameRules, protected_reason
 from paddock.frozen import dataclass
 from paddock.plan.path_containment import with_parents
 from paddock.plan.plan import Plan
-from paddock.policy.model import Tier
 from paddock.text.path_walk import MAX_LINKS
 
 # No pattern matches it: it stands for any name in a directory.
 _ANY_NAME = "a new file"
 
 
+class NameAct(Enum):
+    MAKE = "make"  # or open for writing
+    REMOVE = "remove"  # or rename
+    CHANGE = "change"  # its metadata
+
+
 class NameFreedom(Enum):
     FREE = "free"
     BY_CONTENT = "by-content"  # a file of git: harmless content may be written
+    UNREAD = "unread"  # a file of git: its metadata may be changed, whatever its content is
     PROTECTED = "protected"
     DENIED = "denied"
     FAILED = "failed"
 
     @property
     def is_refused(self) -> bool:
-        return self not in (NameFreedom.FREE, NameFreedom.BY_CONTENT)
+        return self in (NameFreedom.PROTECTED, NameFreedom.DENIED, NameFreedom.FAILED)
+
+    @property
+    def is_left_to_init(self) -> bool:
+        """No mount locks such a file."""
+        return self in (NameFreedom.BY_CONTENT, NameFreedom.UNREAD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +57,8 @@ class NameDecision:
 
 
 def are_judged(plan: Plan) -> bool:
-    files = plan.files
-    return (
-        plan.tier is Tier.LANDLOCK
-        and plan.seccomp is not None
-        and files is not None
-        and bool(files.protect or files.deny or files.deny_names)
-    )
+    """In a copy the rules of the plan say what may be applied."""
+    return plan.judges_writes and plan.workspace is None
 
 
 class JudgedWrites:
@@ -65,21 +71,28 @@ class JudgedWrites:
         names = _final_names(path)
         if os.path.isdir(names[-1]):
             return self.made(os.path.join(names[-1], _ANY_NAME))
-        decisions = self._ask(names, is_made=True)
+        decisions = self._ask(names, NameAct.MAKE)
         refused = (decision for decision in decisions if decision.freedom is not NameFreedom.FREE)
         return next(refused, decisions[-1])
 
     def made(self, path: str) -> NameDecision:
         """A file of this name is created."""
-        return self._ask([path], is_made=True)[0]
+        return self._ask([path], NameAct.MAKE)[0]
 
-    def touched(self, path: str) -> NameDecision:
-        """An existing name is removed, renamed or changed in its metadata."""
-        return self._ask([path], is_made=False)[0]
+    def removed(self, path: str) -> NameDecision:
+        """An existing name is removed or renamed."""
+        return self._ask([path], NameAct.REMOVE)[0]
 
-    def _ask(self, paths: list[str], *, is_made: bool) -> list[NameDecision]:
-        question = canonical([{"path": path, "is_made": is_made} for path in paths])
+    def changed(self, path: str) -> NameDecision:
+        """The metadata of an existing name are changed."""
+        return self._ask([path], NameAct.CHANGE)[0]
+
+    def _ask(self, paths: list[str], act: NameAct) -> list[NameDecision]:
+        question = canonical([{"path": path, "act": act.value} for path in paths])
         answers = core.ask("judge-writes", plan=self._plan, question=question)
+        if not answers:
+            # The command can write only to private directories.
+            return [NameDecision(freedom=NameFreedom.FREE, metadata=True, reason="") for _ in paths]
         try:
             return [
                 self._decision(path, NameFreedom(one["answer"]), metadata=bool(one["metadata"]))

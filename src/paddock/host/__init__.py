@@ -2,14 +2,13 @@
 
 from paddock.host.facts import Host, Probe, Usable
 from paddock.host.grant_targets import Terrain, scan_grant_targets
-from paddock.host.measure import finish_scans, measure, try_everything
+from paddock.host.measure import measure, try_everything
 
 __all__ = [
     "Host",
     "Probe",
     "Terrain",
     "Usable",
-    "finish_scans",
     "measure",
     "scan_grant_targets",
     "try_everything",

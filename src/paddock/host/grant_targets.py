@@ -49,6 +49,7 @@ class Terrain:
     )  # path of a grant → resolved path, if different
     openings: tuple[Opening, ...] = ()  # worktrees whose repository is elsewhere
     trusted: tuple[TrustedPath, ...] = ()  # obeyed outside, and writable for the command
+    trusted_anywhere: frozenset[str] = frozenset()  # the same in each directory, as relative paths
     remarks: tuple[str, ...] = ()  # notes for the user
     # the files that all this was read from
     files: Mapping[str, FileFacts] = field(default_factory=dict)
@@ -81,6 +82,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
     )
     openings: list[Opening] = []
     trusted: list[TrustedPath] = []
+    anywhere: set[str] = set()
     remarks: list[str] = []
     links = Links.read(origin.state_dir, origin.uid)
     trees = {*writable, *(resolved_paths[path] for path in writable if path in resolved_paths)}
@@ -131,6 +133,8 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
                 )
             else:
                 trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.source})"))
+                if trust.anywhere:
+                    anywhere.add(trust.anywhere)
     for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
         _record_walk(path, snapshot)
         ends = {path, *_links_and_end(path)}
@@ -147,6 +151,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
         resolved_paths=resolved_paths,
         openings=tuple(openings),
         trusted=tuple(_with_real_names(trusted, trees, own)),
+        trusted_anywhere=frozenset(anywhere),
         remarks=tuple(dict.fromkeys(remarks)),
         files={**snapshot.files, **clients.files},
         directories={**snapshot.directories, **clients.directories},

@@ -54,17 +54,6 @@ def _usable(tried: dict[str, Any]) -> Usable:
     return Usable(usable=bool(tried["usable"]), errno=tried["errno"], step=tried.get("step"))
 
 
-def finish_scans(state_dir: str) -> list[str]:
-    """Finishes the last scans of runs that were killed. Returns a line for each removed name and
-    for each run.
-    """
-    answer = core.ask("finish", f"{state_dir}/sessions")
-    try:
-        return [str(line) for line in answer["lines"]]
-    except (KeyError, TypeError) as error:
-        raise _other_half(error) from error
-
-
 def try_everything() -> tuple[Probe, ...]:
     """Tries every mechanism in a child of the core, each with its control. It is slow; for
     ``paddock doctor``.

@@ -354,9 +354,6 @@ def _programs(events: list[Event]) -> dict[str, Counter[str]]:
 
 
 _FILES = {
-    "name.taken": "taken away",
-    "name.removed": "removed",
-    "name.left": "left",
     "name.flagged": "changed",
     "name.masked": "masked",
     "file.refused": "refused",
@@ -368,7 +365,7 @@ def _files(events: list[Event]) -> list[tuple[object, ...]]:
     for event in events:
         fields = event.fields
         if event.name in _FILES:
-            note = fields.get("kept") or fields.get("errno") or fields.get("reason") or ""
+            note = fields.get("reason") or ""
             rows.append((_clock(event), _FILES[event.name], fields.get("path"), note))
         elif event.name == "tool" and isinstance(subject := fields.get("subject"), list):
             description = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()

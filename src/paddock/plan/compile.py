@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
 from paddock.host.grant_targets import Terrain
-from paddock.plan.files import FileLayout, lay_out
+from paddock.plan.files import UNPROTECTED_NAMES, FileLayout, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.http_routes import secret_variables, variables, without_secrets
@@ -67,14 +67,34 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
     gate = gate_of(policy, host, files)
     network = network_of(policy, host, tier, terrain.registries)
     shell = shell_of(policy, host, tier, landlock, seccomp)
+    workspace = workspace_of(policy, host, tier, files)
+    judges_writes = (
+        host.listener
+        and seccomp is not None
+        and files is not None
+        and bool(files.protect or files.deny or files.deny_names)
+    )
+    # Names in a copy are judged when the user applies it.
+    is_shared = any(not (workspace and within(path, workspace.path)) for path in layout.written)
+    unprotected = UNPROTECTED_NAMES[tier] if files and is_shared and not judges_writes else None
     remarks = [
         _start_line(
-            policy, host, tier, layout if files else None, landlock, seccomp, gate, network, shell
+            policy,
+            host,
+            tier,
+            layout if files else None,
+            landlock,
+            seccomp,
+            gate,
+            network,
+            shell,
+            unprotected,
         ),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
         *(Notice(level=Level.WARNING, text=warning) for warning in policy.warnings),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
+        *_unjudged(unprotected),
         *(layout.notices if files else ()),
         *network_notices(policy, network, terrain.registries),
     ]
@@ -92,7 +112,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         files=files,
         landlock=landlock,
         namespaces=_namespaces(policy) if tier is Tier.FULL else None,
-        workspace=workspace_of(policy, host, tier, files),
+        workspace=workspace,
         container=None,
         limits=LimitsPlan(
             **{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}
@@ -103,6 +123,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         network=network,
         shell=shell,
         observe=_observes(policy, host, has_file_rules=files is not None),
+        judges_writes=judges_writes,
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
@@ -316,6 +337,7 @@ def _start_line(
     gate: Gate | None,
     network: NetworkPlan | None,
     shell: ShellPlan | None,
+    unprotected: str | None,
 ) -> Notice:
     """The enforced mechanisms and the directory, in one line. A link may have led a shell to
     another directory than expected.
@@ -340,7 +362,18 @@ def _start_line(
     if shell is not None:
         parts.append(f"shells intercepted ({summary_of_shells(policy)})")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
-    if layout and layout.unheld:
-        against = "against reading " if layout.judges_writes else ""
-        text += f"; not enforced {against}in this tier: {', '.join(layout.unheld)}"
+    unheld = [*([unprotected] if unprotected else []), *(layout.unheld if layout else ())]
+    if unheld:
+        against = "" if unprotected else "against reading "
+        text += f"; not enforced {against}in this tier: {', '.join(unheld)}"
     return Notice(level=Level.INFO, text=text)
+
+
+def _unjudged(unprotected: str | None) -> Iterator[Notice]:
+    """Also printed without a terminal, and in the journal."""
+    if unprotected:
+        text = (
+            f"writes are not judged: {unprotected} are not protected, and changed files that "
+            "programs outside run are not listed"
+        )
+        yield Notice(level=Level.UNENFORCED, text=text)

@@ -180,6 +180,7 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         network=None,
         shell=None,
         observe=False,
+        judges_writes=False,
         cwd=host.cwd,
         workdir=policy.workdir.value if policy.workdir else "/",
         require_enforced=is_strict(policy),

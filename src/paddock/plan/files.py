@@ -25,8 +25,9 @@ from paddock.plan.plan import Files, Level, Notice, Temp
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 
-# The gap of the landlock tier without seccomp, which makes writes wait until they are judged.
+# The gap of a run whose writes are not judged. Mounts of the full tier protect existing names.
 _UNPROTECTED = "names that programs outside run later (.git/hooks, .envrc, .vscode …)"
+UNPROTECTED_NAMES = {Tier.LANDLOCK: _UNPROTECTED, Tier.FULL: f"new {_UNPROTECTED}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class FileLayout:
     temp: Temp | None
     has_temp: bool  # the run has a private temporary directory, made as the tier does it
     unheld: tuple[str, ...]  # rules that the tier can not enforce and the policy does not require
-    judges_writes: bool  # names are held against writing, so ``unheld`` is about reading alone
+    written: tuple[str, ...]  # paths of the user that are granted for writing
     notices: tuple[Notice, ...]
 
 
@@ -88,9 +89,6 @@ def _carved(
 ) -> FileLayout:
     carving = Carving(denied_paths=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in requested if (held := carving.grant(one)))
-    writes = any(one.writes and one.persons for one in requested)
-    unheld = [_UNPROTECTED] if writes and names is None else []
-    unheld += short_names(carving.unheld.values())
     against = "against reading " if names else ""
     notices += [
         Notice(
@@ -112,11 +110,13 @@ def _carved(
             deny_names=names.deny_names if names else (),
             protect=names.protect if names else (),
             opened=names.opened if names else (),
+            flagged=names.flagged if names else (),
+            packages=names.packages if names else (),
         ),
         temp=Temp(parent=TMP, access=temp) if temp else None,
         has_temp=temp is not None,
-        unheld=tuple(unheld),
-        judges_writes=names is not None,
+        unheld=tuple(short_names(carving.unheld.values())),
+        written=tuple(one.path for one in requested if one.writes and one.persons),
         notices=tuple(notices),
     )
 
@@ -149,7 +149,7 @@ def _covered(
         temp=None,
         has_temp=temp is not None,
         unheld=(),
-        judges_writes=False,
+        written=tuple(one.path for one in requested if one.writes and one.persons),
         notices=(*notices, *names.notices),
     )
 

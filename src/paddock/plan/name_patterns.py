@@ -85,7 +85,9 @@ def names_of(
     return NamePatterns(
         deny=tuple(sorted(set(name_trees.denied(denied_paths)))),
         deny_names=name_trees.denied_names(denied_paths),
-        protect=name_trees.protected(exact) if name_trees.writable else (),
+        protect=name_trees.protected(exact, terrain.trusted_anywhere)
+        if name_trees.writable
+        else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
         if name_trees.writable
         else (),
@@ -151,9 +153,11 @@ class _NameTrees:
             else ()
         )
 
-    def protected(self, exact: set[str]) -> tuple[ProtectedNames, ...]:
+    def protected(
+        self, exact: set[str], anywhere: frozenset[str] = frozenset()
+    ) -> tuple[ProtectedNames, ...]:
         """Grouped by their directories. ``exact``: paths that are protected independent of their
-        names.
+        names. ``anywhere``: relative paths that are protected in each directory.
         """
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
         for group in protected().groups:
@@ -170,6 +174,7 @@ class _NameTrees:
             held[(self.home,), ()].update(
                 name for name in group.home if self._holds(f"{self.home}/{name}")
             )
+        held[tuple(map(_any_depth_of, outermost(self.own))), ()].update(anywhere)
         for path in exact:
             directory, _, name = path.rpartition("/")
             held[(directory or "/",), ()].add(name)

@@ -118,10 +118,10 @@ class Files:
 
     The rest are patterns of whole paths (policy/glob.py). ``deny`` and ``deny_names``: denied in
     every grant; the landlock tier denies only writing. ``protect``: read-only in every writable
-    grant; in the full tier a name that appears later is removed. ``opened``: a path that matches is
+    grant; the command can not create one if writes are judged. ``opened``: a path that matches is
     not protected. ``denied``, ``protected`` and ``excepted`` are the same, written out.
-    ``flagged``, in the full tier only: reported when changed, unless a directory on the path has a
-    name of ``packages``.
+    ``flagged``: reported when the command changes it, unless a directory on the path has a name of
+    ``packages``.
     """
 
     grants: tuple[PathGrant, ...]
@@ -383,13 +383,14 @@ class Plan:
     workspace: WorkspacePlan | None
     container: Container | None
     limits: LimitsPlan
-    # where sessions store what outlives them: quarantined names, copies of workspaces
+    # where sessions store copies of workspaces
     sessions: str
     seccomp: Seccomp | None
     gate: Gate | None  # None: every program that the files permit
     network: NetworkPlan | None  # None: the network is not restricted
     shell: ShellPlan | None  # None: shells are ordinary programs
     observe: bool  # denials are reported
+    judges_writes: bool  # init judges each write to a name, and does it
     cwd: str  # the directory of the compilation, in which the core must start
     workdir: str
     require_enforced: bool

@@ -223,6 +223,7 @@ def layer(
         network=_NO_NETWORK if shell.network else None,
         shell=None,
         observe=False,
+        judges_writes=False,
         cwd="/",
         workdir="/",
         require_enforced=True,

@@ -34,7 +34,6 @@ class Key(Enum):
 class Layout:
     parts: frozenset[str]  # every name directly in a git directory
     protected: tuple[str, ...]  # patterns that are read-only in a git directory and in nested ones
-    checked: frozenset[str]  # the last names of files that git leaves behind and obeys
     branches: tuple[tuple[str, ...], ...]
     keys: dict[str, Key]
 
@@ -51,9 +50,6 @@ def layout() -> Layout:
         protected=(
             *(name for name, held in parts.items() if held in ("locked", "main")),
             *(f"{directory}/{name}" for directory in layouts for name in locked),
-        ),
-        checked=frozenset(
-            os.path.basename(name) for name, held in parts.items() if held == "checked"
         ),
         branches=tuple(tuple(name.split("/")) for kind, name, _, _ in rows if kind == "branch"),
         keys={name: Key(role) for kind, name, role, _ in rows if kind == "key"},

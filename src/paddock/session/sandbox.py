@@ -131,8 +131,8 @@ class Sandbox:
 
     @property
     def tools(self) -> Tools:
-        """Tool calls, judged by the policy, approved and journaled. File tools use the files of the
-        host; ``bash`` runs in the executor.
+        """Tool calls, judged by the policy, approved and journaled. A process in the sandbox opens
+        and writes the files of file tools; ``bash`` runs in the executor.
         """
         parts = self._living
         if self._tools is None:

@@ -90,20 +90,23 @@ def tools_of(
     only: Collection[str] | None = None,
 ) -> Tools:
     """The tools under a policy and the chosen settings, with its sandbox: file tools may not touch
-    paths that commands may not touch. ``files``: the sandbox that resolves paths. If commands run
-    elsewhere, it is used for this only.
+    paths that commands may not touch. ``files``: the sandbox that opens and writes the files of
+    file tools. If commands run elsewhere, it is used for this only.
     """
     tools, plan = chosen.tools, prepared.plan
     # By grants and names. Only the sandbox itself knows the current objects below its masks and
     # locks.
     judge = Judge(plan)
 
-    def policy_denial(path: str, operation: Operation) -> str | None:
+    def host_denial(path: str, operation: Operation) -> str | None:
         if _is_copied(plan, path):
             return (
-                'the workspace is a copy (workspace = "cow"), and file tools use the files of the '
+                'the workspace is a copy (workspace = "cow"), and this tool uses the files of the '
                 "host: use bash"
             )
+        return None
+
+    def policy_denial(path: str, operation: Operation) -> str | None:
         if _is_commands_own(plan, path):
             return "the sandbox denies it: commands have a private directory there"
         judgement = judge(path, operation)
@@ -137,7 +140,9 @@ def tools_of(
         redactor=redactor,
         handlers=handlers,
         only=only,
+        files=files,
         policy_denial=policy_denial,
+        host_denial=host_denial,
         object_denial=object_denial,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
@@ -145,8 +150,8 @@ def tools_of(
 
 
 def _is_copied(plan: Plan, path: str) -> bool:
-    """Whether commands see a copy of it. A file tool would read and write the host's file without
-    review.
+    """Whether commands see a copy of it. A tool of the caller would read and write the host's file
+    without review.
     """
     if plan.workspace is None:
         return False
@@ -155,7 +160,7 @@ def _is_copied(plan: Plan, path: str) -> bool:
 
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
-    """Inside, another directory has that path; file tools would use that of the host."""
+    """Inside, another directory has that path, but links are resolved on the host."""
     if (
         plan.tier is not Tier.FULL
         or plan.files is None

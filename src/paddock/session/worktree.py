@@ -2,7 +2,9 @@
 done.
 
 Commands of earlier sessions may have written the configuration of the repository. So git outside of
-the sandbox creates no file of a commit: filters would run then. A sandbox does that.
+the sandbox creates no file of a commit: filters would run then. A sandbox does that. They may also
+have written a program ``git`` into a directory of PATH. So only a git that no sandboxed command
+could write is started outside.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ import subprocess
 from paddock.errors import UsageError
 from paddock.executors.run import run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.policy import GrantFlag, Request
+from paddock.policy import GrantFlag, Origin, Request
 from paddock.policy.model import Access, Tier
+from paddock.policy.trust import host_commands
 
 # Disables programs that the repository makes git run.
 _PLAIN = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
@@ -98,13 +101,18 @@ def _git(directory: str, *words: str) -> str:
 
 def _run(directory: str, *words: str) -> subprocess.CompletedProcess[str]:
     try:
+        git = host_commands.command(["git"], os.environ, Origin.of_process().writable_history)
         return subprocess.run(
-            ["git", *_PLAIN, "-C", directory, *words],
+            [*git.argv, *_PLAIN, "-C", directory, *words],
             capture_output=True,
             text=True,
-            env={**os.environ, **_NO_FETCH},
+            env={**git.environ, **_NO_FETCH},
             timeout=_GIT_TIMEOUT_S,
         )
+    except host_commands.Planted as planted:
+        raise UsageError(
+            f"worktrees need git, and a sandboxed command could have written {planted}"
+        ) from None
     except FileNotFoundError:
         raise UsageError("worktrees need git, and git is not installed") from None
     except subprocess.TimeoutExpired:

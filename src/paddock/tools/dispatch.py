@@ -30,8 +30,23 @@ from paddock.explain.file_rules import Operation, existing
 from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
-from paddock.tools.file_tools import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
-from paddock.tools.name_in_open_dir import OpenDenial, os_errors_as_results, real_path, require_open
+from paddock.tools.file_tools import (
+    Act,
+    EditFile,
+    Limits,
+    ListDirectory,
+    ReadFile,
+    ToolFiles,
+    WriteFile,
+)
+from paddock.tools.name_in_open_dir import (
+    FilesOnHost,
+    OpenDenial,
+    os_errors_as_results,
+    real_path,
+    require_open,
+)
+from paddock.tools.name_in_sandbox import Ask, FilesInSandbox, SandboxFiles
 from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
 from paddock.tools.policy.tool_policy import Decision, Step, ToolPolicy
@@ -48,7 +63,7 @@ PolicyDenial = Callable[[str, Operation], str | None]
 """The reason why the policy denies the operation on a path; None: it is allowed."""
 ObjectDenial = Callable[[str, Operation, os.stat_result], Awaitable[str | None]]
 """The reason why commands can not use this object of the host at this path; None: they can.
-PaddockError: the sandbox can not be asked."""
+PaddockError: the sandbox can not be asked. Tools of the caller open files of the host."""
 _OPERATIONS = {
     "read_file": Operation.READ,
     "list_directory": Operation.READ,
@@ -61,9 +76,11 @@ ASK_TIMEOUT_S = 300
 class Tools:
     """``approvals`` None: questions are denied. ``executor`` None: there is no ``bash``.
     ``handlers``: tools of the caller, by name; the policy judges them like any other. ``only``: no
-    other tools exist. ``policy_denial`` judges a path by the policy; ``object_denial`` asks the
-    sandbox about the opened object. ``log_all_commands``: the journal also contains the text of
-    commands without a question.
+    other tools exist. ``files``: the sandbox that opens and writes files for file tools; if it is
+    None, the ``executor``, if that is a sandbox, else the host. ``policy_denial`` judges a path by
+    the policy; ``host_denial`` judges one that a tool of the caller opens on the host;
+    ``object_denial`` asks the sandbox about the opened object of the host. ``log_all_commands``:
+    the journal also contains the text of commands without a question.
     """
 
     def __init__(
@@ -77,7 +94,9 @@ class Tools:
         handlers: Mapping[str, Handler] | None = None,
         only: Collection[str] | None = None,
         limits: Limits | None = None,
+        files: SandboxFiles | None = None,
         policy_denial: PolicyDenial | None = None,
+        host_denial: PolicyDenial | None = None,
         object_denial: ObjectDenial | None = None,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
@@ -91,6 +110,9 @@ class Tools:
             if executor is not None and _spawns(executor)
             else cast("CommandRunner | None", executor)
         )
+        self._files = files
+        if files is None and isinstance(executor, SandboxFiles):
+            self._files = executor
         self._recorder = recorder
         self._redactor = redactor or Redactor()
         self._handlers = dict(handlers or {})
@@ -99,6 +121,7 @@ class Tools:
         }
         self._limits = limits or Limits()
         self._policy_denial = policy_denial
+        self._host_denial = host_denial
         self._object_denial = object_denial
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
@@ -167,15 +190,18 @@ class Tools:
         return self._policy.confined(executor.confines_writes, dialect_in(executor))
 
     def _with_policy_denials(self, call: ToolCall, decision: Decision) -> Decision:
-        """File tools may not touch paths that commands may not touch, because they work outside of
-        the sandbox.
+        """Tools may not touch paths that commands may not touch. This is an early answer for file
+        tools, and the only one for tools of the caller, which work outside of the sandbox.
         """
-        if self._policy_denial is None or decision.action is Action.DENY:
+        if decision.action is Action.DENY:
             return decision
-        for located, operation in itertools.product(
-            decision.paths, self._operations(decision.scope.tool)
+        denials = [self._policy_denial]
+        if call.name in self._handlers:
+            denials.insert(0, self._host_denial)
+        for located, operation, denial in itertools.product(
+            decision.paths, self._operations(decision.scope.tool), filter(None, denials)
         ):
-            why = self._policy_denial(located.real or located.written, operation)
+            why = denial(located.real or located.written, operation)
             if why is not None:
                 return replace(decision, action=Action.DENY, rule_id="fence", reason=why)
         return decision
@@ -223,22 +249,22 @@ class Tools:
     def _act(self, one: _Call) -> Act:
         call, decision, limits = one.call, one.decision, self._limits
         located = decision.paths[0] if decision.paths else None
-        denial = self._denial_for(_OPERATIONS.get(call.name, Operation.READ))
+        files = self._files_for(_OPERATIONS.get(call.name, Operation.READ))
         if call.name not in self.names:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"unknown tool {call.name!r}")
         match call.name:
             case "read_file" if located:
-                return ReadFile(call, located, limits, denial)
+                return ReadFile(call, located, limits, files)
             case "write_file" if located:
                 return WriteFile(
-                    call, located, limits, denial, self._may("write_file", {"content": ""})
+                    call, located, limits, files, self._may("write_file", {"content": ""})
                 )
             case "edit_file" if located:
                 return EditFile(
-                    call, located, limits, denial, self._may("write_file", {"content": ""})
+                    call, located, limits, files, self._may("write_file", {"content": ""})
                 )
             case "list_directory" if located:
-                return ListDirectory(call, located, limits, denial, self._may("list_directory", {}))
+                return ListDirectory(call, located, limits, files, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
         checks = [
@@ -254,23 +280,18 @@ class Tools:
             checks if self._object_denial else [],
         )
 
+    def _files_for(self, operation: Operation) -> ToolFiles:
+        if self._files is None:
+            return FilesOnHost(self._denial_for(operation))
+        return FilesInSandbox(self._files, _asker())
+
     def _denial_for(self, operation: Operation) -> OpenDenial:
-        """For use in a thread: the sandbox is asked in the event loop that created this."""
-        loop = asyncio.get_running_loop()
+        ask = _asker()
 
         def denial(path: str, facts: os.stat_result) -> str | None:
             if self._object_denial is None:
                 return None
-            asking = asyncio.run_coroutine_threadsafe(
-                _asking(self._object_denial(path, operation, facts)), loop
-            )
-            try:
-                return asking.result()
-            except PaddockError as error:
-                raise ToolFailure(
-                    ToolOutcome.UNAVAILABLE,
-                    f"cannot ask the sandbox about this path: {error.message}",
-                ) from error
+            return ask(self._object_denial(path, operation, facts))
 
         return denial
 
@@ -502,7 +523,23 @@ def _spawns(executor: CommandRunner | CommandExecutor) -> TypeGuard[CommandExecu
     return hasattr(executor, "spawn")
 
 
-async def _asking(answer: Awaitable[str | None]) -> str | None:
+def _asker() -> Ask:
+    """For use in a thread: the sandbox is asked in the event loop that created this."""
+    loop = asyncio.get_running_loop()
+
+    def ask(answer: Awaitable[T]) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(_asking(answer), loop).result()
+        except PaddockError as error:
+            raise ToolFailure(
+                ToolOutcome.UNAVAILABLE,
+                f"cannot ask the sandbox about this path: {error.message}",
+            ) from error
+
+    return ask
+
+
+async def _asking(answer: Awaitable[T]) -> T:
     return await answer
 
 

@@ -13,22 +13,13 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.name_in_open_dir import (
-    OpenDenial,
-    OpenedName,
-    kind_of,
-    os_errors_as_results,
-    real_path,
-    require_open,
-)
+from paddock.tools.name_in_open_dir import kind_of, os_errors_as_results, real_path
 from paddock.tools.policy.calls import ToolCall
-from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
 from paddock.tools.text_encoding import DEFAULT, Document, named
 from paddock.workspace.text_diff import Tag, unified
 
 _MAX_SHOWN_LINES = 5
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +39,25 @@ class Limits:
 May = Callable[[str], bool]
 
 
+class FileName(Protocol):
+    """A judged name, and the file that it has."""
+
+    def regular(self) -> os.stat_result | None: ...
+    def read(self, most: int) -> tuple[bytes, os.stat_result]: ...
+    def require_writable(self, before: os.stat_result | None) -> None: ...
+    def replace(self, data: bytes, before: os.stat_result | None, old: bytes | None) -> None: ...
+    def close(self) -> None: ...
+
+
+class ToolFiles(Protocol):
+    """Where file tools find names: in the sandbox, or on the host. ``may_make``: whether a missing
+    directory may be created.
+    """
+
+    def name(self, located: LocatedPath, may_make: May = ...) -> FileName: ...
+    def directory(self, path: str, shown: str) -> int: ...
+
+
 class Act(Protocol):
     """``prepare``, then ``summary`` and ``diff`` for a question, then ``do``; ``close`` in any
     case.
@@ -62,15 +72,15 @@ class Act(Protocol):
 
 class ReadFile:
     def __init__(
-        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: OpenDenial
+        self, call: ToolCall, located: LocatedPath, limits: Limits, files: ToolFiles
     ) -> None:
-        self._arguments, self._located, self._limits, self._denial = (
+        self._arguments, self._located, self._limits, self._files = (
             call.arguments,
             located,
             limits,
-            closed,
+            files,
         )
-        self._opened: OpenedName | None = None
+        self._opened: FileName | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
     def prepare(self) -> None:
@@ -81,7 +91,7 @@ class ReadFile:
                 )
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._opened = OpenedName.of(self._located, self._denial)
+        self._opened = self._files.name(self._located)
 
     def do(self) -> FileText:
         assert self._opened is not None
@@ -120,12 +130,12 @@ class _Change:
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: OpenDenial,
+        files: ToolFiles,
         may_make: May,
     ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
-        self._denial, self._may_make = closed, may_make
-        self._opened: OpenedName | None = None
+        self._files, self._may_make = files, may_make
+        self._opened: FileName | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
         self._data = b""
@@ -168,7 +178,7 @@ class WriteFile(_Change):
             self._located.written,
         )
         chosen = None if encoding is None else named(encoding)
-        self._opened = OpenedName.of(self._located, self._denial, self._may_make)
+        self._opened = self._files.name(self._located, self._may_make)
         self._before = self._opened.regular()
         self._opened.require_writable(self._before)
         old: Document | None = None
@@ -206,7 +216,7 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._opened = OpenedName.of(self._located, self._denial)
+        self._opened = self._files.name(self._located)
         self._old, self._before = self._opened.read(self._limits.read_bytes)
         self._opened.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
@@ -266,14 +276,14 @@ class ListDirectory:
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: OpenDenial,
+        files: ToolFiles,
         may_list: May,
     ) -> None:
         self._depth = call.arguments.get("depth", 1)
-        self._located, self._limits, self._denial, self._may_list = (
+        self._located, self._limits, self._files, self._may_list = (
             located,
             limits,
-            closed,
+            files,
             may_list,
         )
         self._directory: int | None = None
@@ -284,10 +294,7 @@ class ListDirectory:
             raise ToolFailure(
                 ToolOutcome.INVALID_ARGUMENTS, f"depth must be between 1 and {self._limits.depth}"
             )
-        with os_errors_as_results(self._located.written):
-            self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
-            facts = os.fstat(self._directory)
-            require_open(real_path(self._located), facts, self._denial, self._located.written)
+        self._directory = self._files.directory(real_path(self._located), self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
@@ -296,10 +303,8 @@ class ListDirectory:
         seen: set[Identity] = set()
 
         def look(directory: int, below: str, depth: int) -> None:
-            facts = os.fstat(directory)
-            identity = Identity.of(facts)
-            path = os.path.join(real_path(self._located), below.rstrip("/")).rstrip("/") or "/"
-            if identity in seen or self._denial(path, facts):
+            identity = Identity.of(os.fstat(directory))
+            if identity in seen:
                 closed.append(below.rstrip("/"))
                 return
             seen.add(identity)
@@ -315,21 +320,22 @@ class ListDirectory:
                 if entries[-1].kind == "directory" and depth > 1:
                     inside.append(name)
             for name in inside:
-                descend(directory, below, name, depth - 1)
+                descend(below + name, depth - 1)
 
-        def descend(directory: int, below: str, name: str, depth: int) -> None:
+        def descend(below: str, depth: int) -> None:
             if len(entries) > self._limits.entries:
                 return
+            path = os.path.join(real_path(self._located), below)
             try:
-                if not self._may_list(os.path.join(real_path(self._located), below + name)):
+                if not self._may_list(path):
                     raise PermissionError
-                fd = os.open(name, _DIRECTORY, dir_fd=directory)
+                fd = self._files.directory(path, below)
                 try:
-                    look(fd, f"{below}{name}/", depth)
+                    look(fd, f"{below}/", depth)
                 finally:
                     os.close(fd)
-            except OSError:
-                closed.append(below + name)
+            except (OSError, ToolFailure):
+                closed.append(below)
 
         with os_errors_as_results(self._located.written):
             look(self._directory, "", self._depth)

@@ -1,12 +1,11 @@
-"""A name in a directory that is held open.
+"""A name in a directory that is held open, for file tools without a sandbox.
 
 The directory is opened by the judged path, through no link (policy/open_judged.py), before any
 question. Every later step uses its descriptor. So the judged directory is read and written, even if
 names above it change, and a link in place of the file is never followed.
 
-Names can change between judging and opening: a command renames a directory on the path, or a
-program of the host links a denied file to another name. So the sandbox is asked which object the
-path has inside, and only the same object is read or replaced.
+Names can change between judging and opening: a program renames a directory on the path, or links a
+denied file to another name. ``OpenDenial`` judges the opened object.
 """
 
 from __future__ import annotations
@@ -68,6 +67,34 @@ def require_open(path: str, facts: os.stat_result, denial: OpenDenial, shown: st
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
+def require_regular(facts: os.stat_result, shown: str) -> os.stat_result:
+    if not stat.S_ISREG(facts.st_mode):
+        raise ToolFailure(ToolOutcome.NOT_A_FILE, f"{shown}: not a file but a {kind_of(facts)}")
+    return facts
+
+
+class FilesOnHost:
+    def __init__(self, denial: OpenDenial) -> None:
+        self._denial = denial
+
+    def name(
+        self, located: LocatedPath, may_make: Callable[[str], bool] = lambda path: False
+    ) -> OpenedName:
+        """``may_make``: whether a missing directory may be created."""
+        return OpenedName.of(located, self._denial, may_make)
+
+    def directory(self, path: str, shown: str) -> int:
+        """A descriptor that lists a directory."""
+        with os_errors_as_results(shown):
+            fd = open_straight(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                require_open(path, os.fstat(fd), self._denial, shown)
+            except BaseException:
+                os.close(fd)
+                raise
+            return fd
+
+
 class OpenedName:
     """``missing``: directories that must be created before the name."""
 
@@ -92,9 +119,8 @@ class OpenedName:
         cls,
         located: LocatedPath,
         denial: OpenDenial,
-        may_make: Callable[[str], bool] = lambda path: False,
+        may_make: Callable[[str], bool],
     ) -> OpenedName:
-        """``may_make``: whether a missing directory may be created."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
         missing: list[str] = []
@@ -127,11 +153,7 @@ class OpenedName:
     def regular(self) -> os.stat_result | None:
         """The same; a failure if it is not a file."""
         facts = self.facts()
-        if facts is not None and not stat.S_ISREG(facts.st_mode):
-            raise ToolFailure(
-                ToolOutcome.NOT_A_FILE, f"{self.shown}: not a file but a {kind_of(facts)}"
-            )
-        return facts
+        return None if facts is None else require_regular(facts, self.shown)
 
     def read(self, most: int) -> tuple[bytes, os.stat_result]:
         """The whole content, and the facts before the first byte was read."""
@@ -142,14 +164,9 @@ class OpenedName:
             try:
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode):
-                    raise ToolFailure(
-                        ToolOutcome.CHANGED,
-                        f"{self.shown}: the file was replaced by something else",
-                    )
+                    raise replaced_by_another_kind(self.shown)
                 require_open(self._named(), facts, self._denial, self.shown)
-                if facts.st_size > most:
-                    raise _too_large(self.shown, facts.st_size, most)
-                return _content(fd, most, self.shown), facts
+                return content_of(fd, facts, most, self.shown), facts
             finally:
                 os.close(fd)
 
@@ -159,7 +176,6 @@ class OpenedName:
         there now, it stays, and the call fails.
         """
         with os_errors_as_results(self.shown):
-            self.require_writable(before)
             self._make_missing()
             temporary = f".paddock-{secrets.token_hex(8)}"
             fd = os.open(temporary, _NEW, 0o666, dir_fd=self._directory)
@@ -181,9 +197,7 @@ class OpenedName:
             self._sync()
 
     def require_writable(self, before: os.stat_result | None) -> None:
-        """Checks the directory, and the file that will be replaced. Checked again before the write,
-        because a person may take long to answer.
-        """
+        """Checks the directory, and the file that will be replaced."""
         require_open(self._path, os.fstat(self._directory), self._denial, self.shown)
         if before is not None:
             require_open(self._named(), before, self._denial, self.shown)
@@ -196,10 +210,7 @@ class OpenedName:
         found = os.stat(temporary, dir_fd=self._directory, follow_symlinks=False)
         if _state(found) != _state(before) and not self._holds(temporary, old):
             exchange(temporary, self._name, self._directory)
-            raise ToolFailure(
-                ToolOutcome.CHANGED,
-                f"{self.shown}: another program changed the file, so it was not written",
-            )
+            raise changed(self.shown)
 
     def _holds(self, name: str, old: bytes | None) -> bool:
         """An overlay may give a moved file a new inode number; then the content is compared."""
@@ -227,11 +238,7 @@ class OpenedName:
             try:
                 os.fchown(fd, before.st_uid, before.st_gid)
             except PermissionError:
-                raise ToolFailure(
-                    ToolOutcome.NO_PERMISSION,
-                    f"{self.shown}: the file belongs to another user, and writing it would change "
-                    "its owner",
-                ) from None
+                raise owned_by_another(self.shown) from None
         self._copy_attributes(fd)
         os.fchmod(fd, before.st_mode & 0o1777)
 
@@ -254,7 +261,6 @@ class OpenedName:
             os.close(self._directory)
             self._directory, self._missing = inside, tuple(rest)
             self._path = os.path.join(self._path, name)
-            require_open(self._path, os.fstat(inside), self._denial, self.shown)
 
     def _sync(self) -> None:
         """Syncs the name itself. A directory that is writable but not readable is skipped."""
@@ -277,8 +283,27 @@ def _too_large(shown: str, size: int, most: int) -> ToolFailure:
     )
 
 
-def _content(fd: int, most: int, shown: str) -> bytes:
+def changed(shown: str) -> ToolFailure:
+    return ToolFailure(
+        ToolOutcome.CHANGED, f"{shown}: another program changed the file, so it was not written"
+    )
+
+
+def replaced_by_another_kind(shown: str) -> ToolFailure:
+    return ToolFailure(ToolOutcome.CHANGED, f"{shown}: the file was replaced by something else")
+
+
+def owned_by_another(shown: str) -> ToolFailure:
+    return ToolFailure(
+        ToolOutcome.NO_PERMISSION,
+        f"{shown}: the file belongs to another user or group, and writing it would change that",
+    )
+
+
+def content_of(fd: int, facts: os.stat_result, most: int, shown: str) -> bytes:
     """Kernel files report size 0, and some never end."""
+    if facts.st_size > most:
+        raise _too_large(shown, facts.st_size, most)
     parts, length = [], 0
     while part := os.read(fd, _BLOCK_BYTES):
         parts.append(part)

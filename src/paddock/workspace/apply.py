@@ -232,7 +232,8 @@ class _Application:
             os.mkdir(name, _OWNER, dir_fd=parent)
         else:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
-                copy_entry(upper_name, upper, name, parent, change.new.mode)
+                content = self.terms.contents.get(change.path)
+                copy_entry(upper_name, upper, name, parent, change.new.mode, content)
             if change.kind in (ChangeKind.CHANGED, ChangeKind.MODE) and change.old:
                 with contextlib.suppress(OSError):  # a group without membership
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)

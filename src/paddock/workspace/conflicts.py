@@ -71,6 +71,9 @@ class Terms:
     mounted: frozenset[str] = (
         frozenset()
     )  # where another mount covers the workspace: the session did not see it
+    contents: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # that files of git get in the place of those of the session
     selection: Selection = Selection()
     overwrite: bool = False  # in the selection, the session overrides the host
 

@@ -13,8 +13,15 @@ _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def copy_entry(source_name: str, source: int, name: str, target: int, mode: int | None) -> None:
-    """Creates a file or symlink under a new name. ``mode`` None: unchanged."""
+def copy_entry(
+    source_name: str,
+    source: int,
+    name: str,
+    target: int,
+    mode: int | None,
+    content: bytes | None = None,
+) -> None:
+    """Creates a file or symlink under a new name. ``mode``, ``content`` None: unchanged."""
     found = entry(source_name, source)
     if found is None or found.type not in (Type.FILE, Type.LINK):
         raise OSError(errno.ESTALE, "is no longer a file", source_name)
@@ -25,7 +32,10 @@ def copy_entry(source_name: str, source: int, name: str, target: int, mode: int 
     with opened_file(source_name, source) as old:
         fd = os.open(name, _NEW, 0o600, dir_fd=target)
         try:
-            _copy_content(old, fd)
+            if content is None:
+                _copy_content(old, fd)
+            else:
+                _write(fd, content)
             _copy_attributes(old, fd)
             os.fchmod(fd, (found.mode if mode is None else mode) & PERMISSIONS)
             _copy_times(old, fd)
@@ -48,6 +58,12 @@ def _copy_content(source: int, target: int) -> None:
         _copy_range(source, target, start, end)
         start = end
     os.ftruncate(target, size)
+
+
+def _write(target: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(target, rest) :]
 
 
 def _copy_range(source: int, target: int, start: int, end: int) -> None:

@@ -1,35 +1,49 @@
-"""Files that git leaves behind in a copy and obeys later: its index, its packed refs, the state and
-options of an unfinished rebase. The core judges their content, as after a run in a live workspace.
+"""Files that git leaves behind in a copy and obeys later: its index, its refs, the state and
+options of an unfinished rebase. The core judges their content, as in a live workspace.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Mapping
 
 from paddock.core import process as core
-from paddock.policy.git_layout import GIT, layout
+from paddock.frozen import dataclass
+from paddock.policy.git_layout import GIT
 from paddock.workspace.change import ROOT, Change, Type, inside
 from paddock.workspace.dir_fd_access import parent_of
 from paddock.workspace.repositories import Repositories
 
+# There are many, and git obeys none of them. The core is not asked about them.
+_OBJECT = re.compile(r"(.*/)?objects/([0-9a-f]{2}/[0-9a-f]{38,62}|pack/pack-[0-9a-f]+\.\w+)")
 
-def harmful_state(
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitState:
+    harmful: frozenset[str]  # the host's git would obey these files in a harmful way
+    contents: Mapping[str, bytes]  # files that get another content: an index without its caches
+
+
+def git_state(
     changes: Iterable[Change], upper: int, repositories: Repositories, workspace: str
-) -> Iterator[str]:
-    """The paths that the host's git would obey in a harmful way."""
+) -> GitState:
     directories = repositories.known | repositories.made
+    harmful = set()
+    contents = {}
     for change in changes:
         part = _part(change.path, directories)
         if part is None or change.new is None or change.new.type is not Type.FILE:
             continue
-        if os.path.basename(part) in layout().checked and not core.ask(
-            "git-state",
-            part,
-            os.path.join(workspace, change.path),
-            question=_content(upper, change.path),
-        ):
-            yield change.path
+        if _OBJECT.fullmatch(part):
+            continue
+        place = os.path.join(workspace, change.path)
+        answer = core.ask("git-state", part, place, question=_content(upper, change.path))
+        if answer is False:
+            harmful.add(change.path)
+        elif isinstance(answer, str):
+            contents[change.path] = bytes.fromhex(answer)
+    return GitState(harmful=frozenset(harmful), contents=contents)
 
 
 def _part(path: str, directories: Iterable[str]) -> str | None:

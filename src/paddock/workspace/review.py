@@ -12,7 +12,7 @@ from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.apply_record import Record
 from paddock.workspace.change import Change
 from paddock.workspace.conflicts import Selection, Terms, judge
-from paddock.workspace.git_state import harmful_state
+from paddock.workspace.git_state import git_state
 from paddock.workspace.renames import with_renames
 from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in
@@ -51,6 +51,7 @@ def reviewed(
         if renames:
             changes = with_renames(changes, roots.upper, roots.lower)
         repositories = repositories_in(changes, roots.lower)
+        state = git_state(changes, roots.upper, repositories, session.workspace)
         terms = Terms(
             started_ns=session.started_ns,
             directories=directories_of(roots.state),
@@ -62,12 +63,13 @@ def reviewed(
                     *trusted_paths_in(
                         session.workspace, session.is_protected, os.path.expanduser("~")
                     ),
-                    *harmful_state(changes, roots.upper, repositories, session.workspace),
+                    *state.harmful,
                 )
                 if changes
                 else ()
             ),
             repositories=repositories,
+            contents=state.contents,
             selection=selection or Selection(),
             overwrite=overwrite,
         )

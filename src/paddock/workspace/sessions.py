@@ -105,18 +105,6 @@ class Session(StoredDirectory):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuarantineDirectory(StoredDirectory):
-    """The quarantine of a run on the live workspace: protected names that the guard removed, for
-    review.
-    """
-
-    reason: str = (
-        "is not a copy-on-write session; it holds names that a run removed from the "
-        "workspace (taken/)"
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenDirectory(StoredDirectory):
     """A directory that can not be compared or applied, with the reason."""
 
@@ -127,7 +115,7 @@ def store_of(state_dir: str) -> str:
     return f"{state_dir}/{STORE}"
 
 
-def listed(store: str) -> list[Session | QuarantineDirectory | BrokenDirectory]:
+def listed(store: str) -> list[Session | BrokenDirectory]:
     """Newest first; other directories last."""
     try:
         names = sorted(name for name in os.listdir(store) if not name.startswith("."))
@@ -144,7 +132,7 @@ def is_session(store: str, name: str) -> bool:
     return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
 
 
-def read_directory(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
+def read_directory(store: str, name: str) -> Session | BrokenDirectory:
     if not is_session(store, name):
         raise SessionError(
             f"the session {name} does not exist",
@@ -204,7 +192,7 @@ def _save_host_versions(store: str, one: StoredDirectory) -> str | None:
     return target
 
 
-def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
+def _read(store: str, name: str) -> Session | BrokenDirectory:
     path = os.path.join(store, name)
     try:
         with _opened(path) as fd:
@@ -215,10 +203,6 @@ def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirect
                 hidden=_hidden(_content("hidden.jsonl", fd), session.workspace),
             )
     except FileNotFoundError:
-        if os.path.isdir(os.path.join(path, "taken")) and not os.path.isdir(
-            os.path.join(path, "upper")
-        ):
-            return QuarantineDirectory(id=name, path=path)
         reason = "has no session.json"
     except OSError as error:
         reason = f"cannot be read: {error.strerror}"

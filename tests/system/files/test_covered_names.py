@@ -1,17 +1,16 @@
-"""Names in the full tier are closed, read-only, or removed, at any depth of a writable tree."""
+"""Names in the full tier are closed or read-only, at any depth of a writable tree."""
 
 from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from tests.support.cow import tree_entries
-from tests.support.features import need_root
 from tests.support.outside_targets import listening
-from tests.support.sandbox import SandboxRunner, Word, only
-from tests.support.tree import small_disk
+from tests.support.sandbox import UNJUDGED, SandboxRunner, Word
 from tests.support.waiting import wait_for
 
 
@@ -73,7 +72,7 @@ def test_a_narrower_grant_does_not_remove_protection(full: SandboxRunner, flag: 
     assert (there.read_text(), (inner / ".mcp.json").exists()) == ("evil\n", True)
 
 
-def test_a_protected_name_that_appears_is_taken_away(full: SandboxRunner) -> None:
+def test_a_protected_name_cannot_be_made(full: SandboxRunner) -> None:
     project = full.tree.project
     script = (
         f"echo started\nmkdir -p {project}/new/.vscode\n"
@@ -101,101 +100,6 @@ def test_no_stub_is_left_in_the_workspace(
         process.send_signal(number or signal.SIGINT)
         process.wait(timeout=120)
     wait_for(lambda: tree_entries(project) == before, "the workspace is as it was")
-
-
-# A prepared repository and names, moved into place when the disk is full.
-FILLING = r"""
-echo started
-mkdir -p docs/refs docs/objects; 
-printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n' > docs/config
-printf '\tfsmonitor = "touch %s; false"\n' $MARK >> docs/config
-echo 'ref: refs/heads/main' > docs/x; echo evil > y; mkdir z; echo '{}' > z/tasks.json
-if test $FILL; then
-  cat /dev/zero > fill; i=0; while [ $i -lt 400 ] && echo x > f$i; do i=$((i+1)); done
-fi 2>/dev/null
-mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
-"""
-
-
-@pytest.mark.parametrize("fill", ["", "yes"])
-def test_a_full_disk_keeps_no_protected_name(full: SandboxRunner, fill: str) -> None:
-    """The quarantine is on the same full disk as the workspace."""
-    need_root()
-    mark = full.tree.outside / "mark"
-    place, store = (
-        full.tree.project,
-        full.tester.home / ".local" / "state" / "paddock" / "sessions",
-    )
-    with small_disk(full.tree, place, store):
-        assert full.outside(["git", "init", "-q", place]).exit_code == 0
-        done = full.inside(["sh", "-c", f"MARK={mark} FILL={fill}\n{FILLING}"])
-        assert done.started, str(done)
-        assert not [
-            name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()
-        ], str(done)
-        kinds = {event["event"] for event in full.events()}
-        assert ("name.removed" if fill else "name.taken") in kinds
-        look: list[Word] = ["git", "-C", place / "docs", "status"]
-        full.outside(look)
-        assert not mark.exists()
-        full.outside(["sh", "-c", f"rm -f fill; MARK={mark} FILL=\n{FILLING}"])
-        full.outside(look)
-        assert mark.exists(), "the control: such a repository is obeyed"
-
-
-# A hook in a directory with a file of the user: the file `app/.envrc` is locked.
-HOOKS = r"""
-echo started; mkdir v; printf '#!/bin/sh\ntouch %s\n' $MARK > v/pre-commit; chmod +x v/pre-commit
-if test $ALONG; then mv app v/zz; fi; mv v .githooks
-"""
-
-
-@pytest.mark.parametrize("along", ["", "yes"])
-def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
-    full: SandboxRunner, along: str
-) -> None:
-    """The quarantine is on another file system, so each entry is copied and removed."""
-    need_root()
-    project, mark = full.tree.project, full.tree.outside / "mark"
-    marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
-    with small_disk(full.tree, project):
-        assert full.outside(["git", "init", "-q", project]).exit_code == 0
-        assert full.outside(["git", "config", "core.hooksPath", ".githooks"]).exit_code == 0
-        full.tree.put(project / "app" / ".envrc", "mine\n")
-        done = full.inside(["sh", "-c", f"MARK={mark} ALONG={along}\n{HOOKS}"])
-        assert done.started, str(done)
-        assert not (project / ".githooks" / "pre-commit").exists(), str(done)
-        commit: list[Word] = [
-            "git",
-            "-c",
-            "user.name=a",
-            "-c",
-            "user.email=a@b",
-            "commit",
-            "--allow-empty",
-            "-qm",
-            "a",
-        ]
-        assert full.outside(commit).exit_code == 0
-        assert not mark.exists()
-        events = full.events()
-        if along:
-            assert (project / ".githooks" / "zz" / ".envrc").read_text() == "mine\n"
-            assert done.exit_code == 125, str(done)
-            assert f"cannot remove {project}/.githooks, created during the run" in done.stderr
-            assert only(events, "name.left")["path"] == f"{project}/.githooks"
-            assert only(events, "scan.unfinished")
-            assert len(list(marks.iterdir())) == 1
-            assert full.outside(["sh", "-c", "mv .githooks/zz app; rmdir .githooks"]).exit_code == 0
-            assert full.inside(["true"]).exit_code == 0
-        else:
-            assert done.exit_code == 0, str(done)
-            assert only(events, "name.taken")["path"] == f"{project}/.githooks"
-        assert list(marks.iterdir()) == []
-        assert (project / "app" / ".envrc").read_text() == "mine\n"
-        full.outside(["sh", "-c", f"MARK={mark} ALONG=\n{HOOKS}"])
-        assert full.outside(commit).exit_code == 0
-        assert mark.exists(), "the control: such a hook is executed"
 
 
 def test_an_opened_name_can_be_written(full: SandboxRunner) -> None:
@@ -283,6 +187,7 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
     full: SandboxRunner, flags: tuple[str, ...]
 ) -> None:
     """A command could leave such a name to stop all later runs."""
+    full = replace(full, own_flags=UNJUDGED)
     beside = full.tree.put(full.tree.project / "beside", "fine\n")
     made = full.inside(["python3", "-c", DEEPER, "make"])
     assert (made.started, made.exit_code) == (True, 0), str(made)
@@ -324,106 +229,6 @@ def test_everything_may_be_written_but_files_that_the_sandbox_relies_on(
     assert done.started, str(done)
     assert (full.tree.outside / "free").read_text() == "evil\n", "the rest of the grant is writable"
     assert not [place for place in places if (place / "evil.toml").exists()]
-
-
-FLAGGED = "paddock: changed during the run, and programs outside the sandbox run them: "
-
-
-def test_a_changed_file_that_runs_outside_later_is_listed(full: SandboxRunner) -> None:
-    """These names are ordinary work and not protected: changed in place, replaced or new, at any
-    depth. Files of packages are not listed.
-    """
-    project = full.tree.project
-    for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
-        full.tree.put(project / name, "as it was\n")
-    acts = [
-        "echo new >> Makefile",
-        "echo new > old/p.tmp && mv old/p.tmp old/package.json",
-        "mkdir -p a/b && echo new > a/b/build.rs",
-        "echo new > node_modules/x/package.json",
-        "echo new > plain.txt",
-    ]
-    done = full.inside(["sh", "-c", "; ".join(acts)])
-    changed = [str(project / name) for name in ("Makefile", "old/package.json", "a/b/build.rs")]
-    assert f"{FLAGGED}{', '.join(changed)}\n" in done.stderr, str(done)
-    assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
-
-
-def test_a_directory_that_became_a_link_to_packages_is_listed(full: SandboxRunner) -> None:
-    """Files of packages are not listed and stay. So they must not appear at other paths without a
-    message.
-    """
-    project = full.tree.project
-    full.tree.put(project / "node_modules" / "old" / "index.js")
-    (project / "linked").symlink_to("node_modules/old")
-    full.tree.put(project / "parts" / "a" / "Makefile", "as it was\n")
-    assert "changed during" not in full.inside(["ls"]).stderr, "the control: the link was there"
-    acts = (
-        "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; "
-        "echo new > parts/a/Makefile"
-    )
-    done = full.inside(["sh", "-c", acts])
-    assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
-
-
-def test_a_change_in_place_is_reported_and_an_unchanged_file_is_not(full: SandboxRunner) -> None:
-    place = full.tree.put(full.tree.project / "deep" / "Makefile", "as it was\n")
-    assert "changed during" not in full.inside(["cat", place]).stderr
-    assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr
-    assert (
-        "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
-    )
-    # The change time of the kernel cannot be set back.
-    assert (
-        f"{FLAGGED}{place}\n"
-        in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
-    )
-
-
-def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: SandboxRunner) -> None:
-    project = full.tree.project
-    rules = full.tree.put(project / "build" / "rules", "as it was\n")
-    link, kept = project / "Makefile", project / "kept" / "Makefile"
-    full.tree.put(project / "kept" / "rules", "as it was\n")
-    link.symlink_to("build/rules")
-    kept.symlink_to("rules")
-    assert "changed during" not in full.inside(["cat", link]).stderr, "the control: nothing changed"
-    for act in ("echo new >> build/rules", "echo new > x && mv x build/rules", "rm build/rules"):
-        done = full.inside(["sh", "-c", act])
-        assert f"{FLAGGED}{link}\n" in done.stderr, f"{act}: {done}"
-    assert not rules.exists()
-
-
-def test_decoys_do_not_hide_a_changed_name_that_was_there(full: SandboxRunner) -> None:
-    """Old names come first, then the others by depth. The journal has all of them."""
-    place = full.tree.put(full.tree.project / "zz" / "Makefile", "as it was\n")
-    script = (
-        "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
-    )
-    done = full.inside(["sh", "-c", script])
-    assert f"{FLAGGED}{place}, " in done.stderr, str(done)
-    assert " and 296 more: type `paddock audit query --kind name` to list all\n" in done.stderr, (
-        str(done)
-    )
-    flagged = [str(event["path"]) for event in full.events() if event["event"] == "name.flagged"]
-    assert flagged[0] == str(place)
-    assert len(flagged) == len(set(flagged)) == 301
-
-
-def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(
-    full: SandboxRunner,
-) -> None:
-    """Over two runs: a rename of its directory does not change the change time of a file."""
-    project = full.tree.project
-    place = full.tree.put(project / "build" / "Makefile", "as it was\n")
-    made = full.inside(
-        ["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"]
-    )
-    assert "changed during" not in made.stderr, str(made)
-    moved = full.inside(["sh", "-c", "mv build node_modules/old && mv node_modules/x build"])
-    assert place.read_text() == "evil\n"
-    assert f"{FLAGGED}{place}\n" in moved.stderr, str(moved)
-    assert "changed during" not in full.inside(["true"]).stderr
 
 
 def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(
@@ -551,7 +356,7 @@ def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Sandbox
     assert (first.read_text(), second.read_text()) == ("evil\n", "# mine\n")
 
 
-def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(
+def test_a_file_that_leads_hg_or_jj_to_another_repository_cannot_be_made(
     full: SandboxRunner,
 ) -> None:
     project = full.tree.project
@@ -585,18 +390,42 @@ _OBEYED = [
     ".pants.bootstrap",
     ".west/config",
     ".solargraph.yml",
+    ".sl/config",
+    ".sl/store/gitdir",
+    ".git/sl/config",
+    ".git/sl/config-git-repo",
+    ".git/sl/store/gitdir",
+    ".jj/repo/store/git_target",
+    ".forgejo/workflows/x.yml",
+    ".gitlab-ci/x.yml",
+    "azure-pipelines-1.yaml",
+    ".cirrus.star",
+    ".builds/x.yml",
+    "buildkite/pipeline.yml",
+    ".autoenv_leave.zsh",
+    ".env.leave",
+    "flake.lock",
+    ".devbox/gen/scripts/.hooks.sh",
+    "app.ipr",
+    "nbproject/build-impl.xml",
+    ".ona/automations.yaml",
+    ".devfile.yaml",
+    "conductor.json",
+    ".conductor/settings.toml",
 ]
 
 
-def test_settings_that_tools_obey_unasked_are_taken_away(full: SandboxRunner) -> None:
+def test_settings_that_tools_obey_unasked_cannot_be_made(full: SandboxRunner) -> None:
     project = full.tree.project
-    names = [*_OBEYED, ".luacheckrc", ".yardopts", "platform.py", "sub/platform.py", "plain.txt"]
+    flagged = [".luacheckrc", ".yardopts", "action.yml", "platform.py"]
+    free = ["sub/platform.py", "plain.txt", ".git/sl/dirstate", ".jj/repo/store/type"]
+    names = [*_OBEYED, *flagged, *free]
     acts = [f"mkdir -p $(dirname {name}); echo new > {name}" for name in names]
     done = full.inside(["sh", "-c", "; ".join(("echo started", *acts))])
     assert done.started, str(done)
     assert [name for name in names if (project / name).exists()] == names[len(_OBEYED) :]
     listed = sorted(event["path"] for event in full.events() if event["event"] == "name.flagged")
-    assert listed == [str(project / name) for name in (".luacheckrc", ".yardopts", "platform.py")]
+    assert listed == [str(project / name) for name in flagged]
     control = full.outside(["sh", "-c", "; ".join(acts)])
     assert control.exit_code == 0, str(control)
     again = full.inside(["sh", "-c", "; ".join(f"echo evil >> {name}" for name in _OBEYED)])

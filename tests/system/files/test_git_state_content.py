@@ -91,8 +91,8 @@ def test_a_count_written_in_place_is_judged(full: SandboxRunner) -> None:
             ["sh", "-c", "echo started; echo '$(touch x)' > .git/rebase-merge/msgnum"], cwd=place
         )
         assert planted.started, str(planted)
-        assert (place / ".git/rebase-merge/msgnum").exists() is not inside, str(planted)
-        assert (place / ".git/rebase-merge/end").exists()
+        written = "touch" in (place / ".git/rebase-merge/msgnum").read_text()
+        assert written is not inside, str(planted)
 
 
 _CONFLICT = """git commit -qm 0 --allow-empty; git branch b
@@ -181,11 +181,10 @@ def test_threads_of_git_read_no_other_index(full: SandboxRunner, extension: str)
         mark = full.tree.outside / f"mark-{place.name}"
         words = ["python3", "-c", _HIDDEN, f"#!/bin/sh\ntouch {mark}\n", place / "copy", extension]
         planted = run(words, cwd=place)
-        assert (planted.exit_code, planted.started) == (0, True), str(planted)
+        assert planted.started, str(planted)
         _host(full, place, "git checkout .")
         if extension == "ZZZZ" or inside:  # git itself refuses some bodies of TREE
             assert mark.exists() is not inside, str(planted)
-        assert (".git/index" in planted.stderr) is inside
 
 
 # Git writes IEOT for several blocks, and for "true" only if there are three processors.
@@ -202,8 +201,6 @@ def test_an_index_that_git_writes_for_threads_stays(
     assert (ran.exit_code, ran.started) == (0, True), str(ran)
     index = (place / ".git/index").read_bytes()
     assert index[7] == version
-    assert b"EOIE" in index
-    assert b"IEOT" in index or threads == "true"
     assert _host(full, place, "git ls-files | wc -l").stdout.strip() == "20501"
 
 
@@ -224,7 +221,7 @@ os.rename(".git/new", ".git/index")
 def test_an_index_is_read_with_the_hash_of_its_repository(full: SandboxRunner) -> None:
     for place, run, inside in _both(full, "echo 1 > file; git add file; git commit -qm one"):
         planted = run(["python3", "-c", _TWO_FORMATS], cwd=place)
-        assert (planted.exit_code, planted.started) == (0, True), str(planted)
+        assert planted.started, str(planted)
         _host(full, place, "git checkout .")
         written = place.parent / f"aaaaaaa0 {'b' * 32}"
         assert written.exists() is not inside, str(planted)
@@ -257,7 +254,7 @@ def test_packed_refs_replace_no_object_and_keep_the_branches(full: SandboxRunner
         git branch kept; git tag -am t v1; git pack-refs --all"""
     for place, run, inside in _both(full, script):
         planted = run(["sh", "-c", _WHO + _REPLACE], cwd=place)
-        assert (planted.exit_code, planted.started) == (0, True), str(planted)
+        assert planted.started, str(planted)
         host = _host(full, place, "git reset -q --hard; git for-each-ref --format='%(refname)'")
         assert (place / "file").read_text() == ("1\n" if inside else "EVIL\n"), str(planted)
         refs = host.stdout.split()
@@ -277,10 +274,10 @@ def test_packed_refs_that_the_user_has_replaced_stay(full: SandboxRunner) -> Non
     assert (place / ".git/packed-refs").read_bytes() == before
 
 
-def test_a_fifo_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
+def test_no_fifo_is_made_in_a_git_directory(full: SandboxRunner) -> None:
     for place, run, inside in _both(full, "mkfifo .git/own; git commit -qm 0 --allow-empty"):
         planted = run(
-            ["sh", "-c", "echo started; mv .git/HEAD .git/OLD; mkfifo .git/HEAD"], cwd=place
+            ["sh", "-c", "echo started; mv .git/HEAD .git/old; mkfifo .git/HEAD"], cwd=place
         )
         assert planted.started, str(planted)
         assert (place / ".git/HEAD").exists() is not inside, str(planted)
@@ -289,7 +286,7 @@ def test_a_fifo_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
         assert stat.S_ISFIFO((place / ".git/own").stat().st_mode), "the file existed before"
 
 
-def test_a_socket_in_a_git_directory_is_taken_away(full: SandboxRunner) -> None:
+def test_no_socket_is_made_in_a_git_directory(full: SandboxRunner) -> None:
     script = "import socket; print('started'); socket.socket(socket.AF_UNIX).bind('.git/HEAD.lock')"
     for place, run, inside in _both(full, "git commit -qm 0 --allow-empty"):
         planted = run(["python3", "-c", script], cwd=place)

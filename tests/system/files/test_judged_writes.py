@@ -1,8 +1,8 @@
-"""The landlock tier refuses every way to make or change a protected or denied name.
+"""Paddock refuses every way to make or change a protected or denied name.
 
-In this tier no mount covers a name. Calls that make, change or remove a name wait in the kernel,
-and the landlock init judges and performs them. Each verdict here is the state of the files on the
-host. Each control does the same act without the sandbox, and it succeeds.
+Calls that make, change or remove a name wait in the kernel, and init judges and performs them. Each
+verdict here is the state of the files on the host. Each control does the same act without the
+sandbox, and it succeeds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import os
 import shlex
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,16 @@ NAMES = (
     ".env",
     "notes.private",
 )
+
+
+@pytest.fixture(params=["landlock", "full"])
+def sandbox(
+    request: pytest.FixtureRequest, sandbox: SandboxRunner, host: dict[str, Any]
+) -> SandboxRunner:
+    """Each test runs in both tiers."""
+    if request.param == "full":
+        need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
+    return replace(sandbox, tier=request.param)
 
 
 def acting(sandbox: SandboxRunner, table: str, top: Path, name: str) -> list[Word]:
@@ -122,7 +134,9 @@ def assert_refused(sandbox: SandboxRunner, table: str, name: str) -> Outcome:
 def test_a_protected_name_can_not_be_made(sandbox: SandboxRunner, name: str) -> None:
     inside = assert_refused(sandbox, "make", name)
     answers = dict(line.split() for line in inside.stdout.splitlines()[1:])
-    assert set(answers.values()) == {"EACCES"}, answers
+    # In the full tier a mount locks a protected directory that exists.
+    refusals = {"EACCES", "EROFS", "EXDEV"} if sandbox.tier == "full" else {"EACCES"}
+    assert set(answers.values()) <= refusals, answers
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -196,10 +210,11 @@ def test_a_descriptor_of_a_renamed_file_does_not_write_the_placed_one(
         (sandbox.tree.project, sandbox.inside),
         (sandbox.tree.outside, sandbox.outside),
     ):
-        repository(sandbox.tree, place)
-        outcome = run(words, cwd=place)
+        # In the full tier a mount locks a configuration that exists.
+        new = ["sh", "-c", 'git init -q new && cd new && exec "$@"', "sh", *words]
+        outcome = run(new, cwd=place)
         assert outcome.stdout == "started\n", str(outcome)
-        content = (place / ".git" / "config").read_text()
+        content = (place / "new" / ".git" / "config").read_text()
         assert "name = agent" in content
         assert (LATE in content) == (place == sandbox.tree.outside), content
 
@@ -374,7 +389,7 @@ MOVES = {
     "an entry that moves while its commondir is open": (
         "mkdir -p a/b .git/worktrees/w; exec 7> .git/worktrees/w/commondir; echo ../.. >&7; "
         "mv .git/worktrees/w a/b/w; exec 7>&-",
-        "test -e a/b/w/commondir",
+        "test -s a/b/w/commondir",
     ),
     "an open configuration that moves to another protected name": (
         "mkdir -p c/.git; exec 7> c/.git/config; printf '[user]\\n\\tname = x\\n' >&7; "
@@ -799,6 +814,8 @@ HONEST = {
     " test $(cat copy/e/l) = 1; test -p copy/p",
     "cp -a of a repository": "cp -a . ../project/copy 2>/dev/null || cp -a .git/objects copy;"
     " test -d copy",
+    "a rename to the own name": "git commit -qm 1 --allow-empty; git branch x;"
+    " python3 -c \"import os; p = '.git/refs/heads/x'; os.rename(p, p)\"; git rev-parse -q x",
     "mkdir -p": "mkdir -p a/b/c/d; rmdir -p a/b/c/d; test ! -e a",
     "mv of a tree": "mkdir -p a/b; echo 1 > a/b/c; mv a z; test $(cat z/b/c) = 1",
     "chmod and touch": "echo 1 > x; chmod 750 x; touch -d 2001-01-01 x;"
@@ -900,19 +917,22 @@ def test_metadata_outside_of_the_grants_can_not_be_changed(sandbox: SandboxRunne
     inside = sandbox.inside(["sh", "-c", script])
     assert inside.started, str(inside)
     assert state(secret) == before, str(inside)
-    assert "Read-only file system" in inside.stderr, str(inside)
+    refusal = {"landlock": "Read-only file system", "full": "No such file"}[sandbox.tier]
+    assert refusal in inside.stderr, str(inside)
     sandbox.outside(["sh", "-c", script])
     assert state(secret) != before
 
 
 def test_a_refused_write_is_reported(sandbox: SandboxRunner) -> None:
     """A line on stderr and an event in the journal, for a call and for a judged content."""
-    repository(sandbox.tree, sandbox.tree.project)
-    script = f"echo started; echo x > .envrc; printf '{KEY}' > .git/config; echo x > free"
+    script = (
+        "echo started; git init -q new; "
+        f"echo x > .envrc; printf '{KEY}' > new/.git/config; echo x > free"
+    )
     outcome = sandbox.inside(["sh", "-c", script])
     assert outcome.started, str(outcome)
     events = [event for event in sandbox.events() if event["event"] == "file.refused"]
-    paths = [str(sandbox.tree.project / name) for name in (".envrc", ".git/config")]
+    paths = [str(sandbox.tree.project / name) for name in (".envrc", "new/.git/config")]
     assert [event["path"] for event in events] == paths, str(outcome)
     assert {(event["op"], event["program"]) for event in events} == {("write", "sh")}
     for path in paths:
@@ -938,7 +958,34 @@ def test_without_seccomp_the_run_says_that_names_are_open(sandbox: SandboxRunner
     words = sandbox.command(["sh", "-c", "echo x > .envrc"], "--off", "seccomp")
     shown = sandbox.outside(["script", "-qec", shlex.join(map(str, words)), "/dev/null"])
     assert (sandbox.tree.project / ".envrc").exists(), str(shown)
-    assert "not enforced in this tier: names that programs outside run" in shown.stdout, str(shown)
+    names = {
+        "landlock": "names that programs outside run later (.git/hooks, .envrc, .vscode …)",
+        "full": "new names that programs outside run later (.git/hooks, .envrc, .vscode …)",
+    }[sandbox.tier]
+    assert f"not enforced in this tier: {names}" in shown.stdout, str(shown)
+    unjudged = f"writes are not judged: {names} are not protected"
+    assert unjudged in shown.stdout, str(shown)
+    # Without a terminal, and in the journal.
+    assert unjudged in sandbox.inside(["true"], "--off", "seccomp").stderr
+    partial = [event for event in sandbox.events() if event["event"] == "enforcement.partial"]
+    assert any(unjudged in str(event["text"]) for event in partial), partial
+
+
+def test_without_seccomp_mounts_hold_the_names_that_exist(
+    sandbox: SandboxRunner,
+) -> None:
+    there = sandbox.tree.put(sandbox.tree.project / ".envrc", "as it was\n")
+    script = f"echo started; echo evil > {there}; echo evil > .mcp.json"
+    assert sandbox.inside(["sh", "-c", script], "--off", "seccomp").started
+    is_held = sandbox.tier == "full"
+    assert (there.read_text() == "as it was\n") == is_held
+    assert (sandbox.tree.project / ".mcp.json").exists(), "a new name is not held"
+    why: list[Word] = [sandbox.installation.paddock, "why", "--tier", sandbox.tier]
+    why += ["--off", "seccomp"]
+    made = sandbox.outside([*why, "--path", "new/.envrc", "--op", "write"])
+    assert made.stdout.startswith("allowed"), str(made)
+    kept = sandbox.outside([*why, "--path", there, "--op", "write"])
+    assert kept.stdout.startswith("allowed") == (not is_held), str(kept)
 
 
 def test_no_file_of_the_judge_is_left(sandbox: SandboxRunner) -> None:

@@ -141,8 +141,8 @@ def test_a_policy_beside_the_work_cannot_rewrite_itself(sandbox: SandboxRunner) 
     )
     act: list[Word] = ["sh", "-c", f"printf '{loose}' > p.toml"]
     rewrite = ("--policy", "p.toml", "--", *act)
-    assert "Read-only file system" in paddock(sandbox, "run", "--tier", "full", *rewrite).stderr
-    assert "Permission denied" in paddock(sandbox, "run", "--tier", "landlock", *rewrite).stderr
+    for tier in ("full", "landlock"):
+        assert "Permission denied" in paddock(sandbox, "run", "--tier", tier, *rewrite).stderr
     assert paddock(sandbox, "run", "--policy", "p.toml", "--", "true").exit_code == 0
     # Another program of the user can do it.
     assert sandbox.outside(act).exit_code == 0
@@ -318,7 +318,7 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(
     ]  # fmt: skip
     flags = ("--policy", "./pd/q.toml")
     swapping = (*flags, "--allow", str(codex), "--", *act)
-    assert "busy" in paddock(sandbox, "run", "--tier", "full", *swapping).stderr
+    assert "Permission denied" in paddock(sandbox, "run", "--tier", "full", *swapping).stderr
     sandbox.tree.put(sandbox.tree.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
     assert "Permission denied" in paddock(sandbox, "run", "--tier", "landlock", *swapping).stderr
     assert policy.exists()
@@ -373,7 +373,7 @@ def test_a_run_is_refused_if_the_trusted_project_policy_is_gone(sandbox: Sandbox
     sandbox.tree.put(sandbox.tree.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
     assert paddock(sandbox, "trust").exit_code == 0
     act: list[Word] = ["rm", "-f", "paddock.toml"]
-    assert "busy" in paddock(sandbox, "run", "--tier", "full", "--", *act).stderr
+    assert "Permission denied" in paddock(sandbox, "run", "--tier", "full", "--", *act).stderr
     denied = paddock(sandbox, "run", "--tier", "landlock", "--", *act)
     assert "Permission denied" in denied.stderr, denied
     assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"

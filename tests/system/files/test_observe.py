@@ -218,7 +218,7 @@ print("done", libc.open(ctypes.c_char_p(b"{sandbox.tree.project}/own.txt"), 0) >
 
 
 def test_a_flood_of_denials_is_counted_and_delays_no_command(full: SandboxRunner) -> None:
-    """Every path is different. The command is not delayed, the guard removes planted names, and the
+    """Every path is different. The command is not delayed, protected names are refused, and the
     first denial is reported.
     """
     secret, project = full.tree.secret, full.tree.project
@@ -231,8 +231,10 @@ def tried(path):
 tried("{secret}")
 for number in range({FLOOD}):
     tried("{full.tree.outside}/" + str(number))
-open("{project}/.mcp.json", "w")
-print("done")
+try:
+    open("{project}/.mcp.json", "w")
+except PermissionError:
+    print("done")
 """
     interpreter = reachable_interpreter(full.tester)[0]
     argv = full.command([interpreter, "-I", "-c", script], "--observe")

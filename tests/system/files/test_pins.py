@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox import SandboxRunner
+from tests.support.sandbox import UNJUDGED, SandboxRunner
 
 # Every method to move a directory. Each prints its result, so that the control differs from the
 # sandbox.
@@ -91,7 +92,10 @@ def test_directories_above_an_exact_deny_cannot_be_renamed(full: SandboxRunner, 
 
 
 def test_a_directory_that_no_name_rests_on_moves_with_what_is_in_it(full: SandboxRunner) -> None:
-    """The name below it is covered at its new path too, now and in the next run."""
+    """The name below it is covered at its new path too, now and in the next run. Judged writes
+    refuse the move.
+    """
+    full = replace(full, own_flags=UNJUDGED)
     project = full.tree.project
     git = repository(full, project / "old")
     secret = full.tree.put(project / "old" / ".env", "secret\n")

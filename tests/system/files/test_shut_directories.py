@@ -51,9 +51,7 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(
 
 
 def run_beside_another_user(full: SandboxRunner, shared: Path, *, opened: bool) -> Outcome:
-    """A directory of another user in a shared one: closed from the start, or closed after the
-    command was in it.
-    """
+    """A directory of another user in a shared one: it appears shut, or is shut later."""
     others = shared / "others"
     words = ["sh", "-c", "echo started; read x; touch work"]
     if opened:
@@ -67,33 +65,20 @@ def run_beside_another_user(full: SandboxRunner, shared: Path, *, opened: bool) 
     return Outcome(argv=tuple(words), exit_code=process.returncode, stdout=stdout, stderr=stderr)
 
 
-def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(
-    full: SandboxRunner,
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_directory_that_another_user_shuts_does_not_stop_the_run(
+    full: SandboxRunner, opened: bool
 ) -> None:
-    """As in /var/tmp, where any user creates directories at any time. A failed last scan would
-    refuse all later runs.
-    """
+    """As in /var/tmp, where any user creates directories at any time."""
     need_root()
     shared = full.tree.make(full.tree.root / "shared")
-    done = run_beside_another_user(full, shared, opened=False)
+    done = run_beside_another_user(full, shared, opened=opened)
     assert done.exit_code == 0, str(done)
-    assert full.inside(["true"]).exit_code == 0
 
 
-def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops_the_last_scan(
+def test_a_directory_that_its_owner_opens_during_the_run_stays_closed(
     full: SandboxRunner,
 ) -> None:
-    need_root()
-    shared = full.tree.make(full.tree.root / "shared")
-    done = run_beside_another_user(full, shared, opened=True)
-    assert done.exit_code == 125, str(done)
-    assert f"cannot list {shared}/others" in done.stderr, str(done)
-
-
-def test_names_in_a_directory_that_its_owner_opens_during_the_run_are_not_removed(
-    full: SandboxRunner,
-) -> None:
-    """The directory was shut at the start, so the command wrote nothing into it."""
     tree = full.tree
     tasks = tree.put(tree.project / "shut" / ".vscode" / "tasks.json", "{}\n")
     head = tree.put(tree.project / "shut" / "bare.git" / "HEAD", "ref: refs/heads/main\n")
@@ -108,7 +93,7 @@ def test_names_in_a_directory_that_its_owner_opens_during_the_run_are_not_remove
         shut.chmod(0o700)
         _, stderr = process.communicate("\n", timeout=120)
     assert "ls: cannot open directory 'shut'" in stderr, "it stays closed for the command"
-    assert str(tree.project / ".vscode") in stderr, "the last scan removed the command's own name"
+    assert f"refused: write {tree.project}/.vscode" in stderr
     assert tasks.read_text() == "{}\n"
     assert head.exists()
 
@@ -286,18 +271,19 @@ def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed
 # Holds descriptors, shuts the workspace, and plants through the descriptors. Prints the mode of the
 # root.
 PLANTED_BEHIND_A_SHUT_ROOT = """
-import os, sys
+import contextlib, os, sys
 top = os.getcwd()
 held = [os.open(name, os.O_RDONLY | os.O_DIRECTORY) for name in (".git", "sub")]
 os.chmod(top, int(sys.argv[1], 8))
 for name, held in (("commondir", held[0]), (".envrc", held[1]), ("plain", held[1])):
-    os.write(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=held), b"planted\\n")
+    with contextlib.suppress(PermissionError):
+        os.write(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=held), b"planted\\n")
 print("planted", flush=True)
 """
 
 
 @pytest.mark.parametrize("mode", ["0000", "0600", "0300", "0755"])
-def test_names_planted_behind_a_shut_workspace_do_not_stay(full: SandboxRunner, mode: str) -> None:
+def test_no_name_is_planted_behind_a_shut_workspace(full: SandboxRunner, mode: str) -> None:
     project = full.tree.project
     assert full.outside(["git", "init", "-q"]).exit_code == 0
     full.tree.make(project / "sub")
@@ -310,19 +296,20 @@ def test_names_planted_behind_a_shut_workspace_do_not_stay(full: SandboxRunner, 
     assert not (project / ".git" / "commondir").exists()
     assert not (project / "sub" / ".envrc").exists()
     kinds = [event["event"] for event in full.events()]
-    assert kinds.count("name.taken") == 2, kinds
+    assert kinds.count("file.refused") == 2, kinds
 
 
-def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(
+def test_no_name_is_planted_in_a_directory_that_is_shut_at_once(
     full: SandboxRunner,
 ) -> None:
     program = (
-        "import os\n"
+        "import contextlib, os\n"
         "for i in range(20):\n"
         "    os.mkdir(f'a{i}'); open(f'a{i}/x', 'w').write('evil'); open(f'a{i}/y', "
         "'w').write('fine')\n"
         "for i in range(20):\n"
-        "    os.rename(f'a{i}/x', f'a{i}/.envrc'); os.chmod(f'a{i}', 0o600)\n"
+        "    with contextlib.suppress(PermissionError): os.rename(f'a{i}/x', f'a{i}/.envrc')\n"
+        "    os.chmod(f'a{i}', 0o600)\n"
         "print('planted')\n"
     )
     assert full.inside(["python3", "-c", program]).stdout == "planted\n"

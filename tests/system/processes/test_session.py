@@ -28,7 +28,7 @@ def _policy(sandbox: SandboxRunner, text: str = TOOLS) -> str:
     return str(sandbox.tree.put(sandbox.tree.root / "policy" / "paddock.toml", text))
 
 
-def test_file_tools_use_host_files_and_commands_run_in_the_sandbox(full: SandboxRunner) -> None:
+def test_file_tools_and_commands_use_the_same_files(full: SandboxRunner) -> None:
     """H-008 H-012 H-013. One journal has both."""
     journal = full.tree.root / "journal"
     outside = full.tree.put(full.tree.root / "beyond", "secret")
@@ -381,46 +381,6 @@ def test_commands_cannot_reach_ssh_control_sockets(sandbox: SandboxRunner) -> No
     ((path,),) = play(sandbox, body, env={"TMPDIR": str(place)})
     assert Path(path).name.startswith("paddock-ssh-")
     assert not path.startswith(str(sandbox.tree.project))
-
-
-def test_file_tools_are_refused_in_a_copy_of_the_workspace(full: SandboxRunner) -> None:
-    """File tools use the files of the host, which do not change until `paddock apply`."""
-    host = full.tree.put(full.tree.project / "f", "host\n")
-    other = full.tree.put(full.tree.root / "granted" / "f", "other\n")
-    text = f'''
-[meta]
-version = 1
-inherit = "ai-agent"
-[filesystem]
-workspace = "{{kind}}"
-allow_globs = ["{other.parent}/**"]
-[tools]
-require_approval_for_writes = false
-require_approval_for_execute = false
-'''
-    body = f"""
-        async def call(name, **arguments):
-            result = await box.tools.call(ToolCall(name=name, arguments=arguments))
-            tell(name, result.outcome.value, "use bash" in (result.message or ""))
-        async with Sandbox(**options, approver=lambda question: Verdict.ONCE) as box:
-            await box.run("echo copy > f")
-            await call("read_file", path="f")
-            await call("read_file", path=box.workspace + "/f")
-            await call("list_directory", path=".")
-            await call("write_file", path="f", content="tool")
-            await call("edit_file", path="f", old_text="host", new_text="tool")
-            await call("bash", command="grep copy f")
-            await call("read_file", path="{other}")
-        """
-    policy = full.tree.put(full.tree.root / "copied.toml", text.format(kind="cow"))
-    reported = play(full, body, policy=str(policy))
-    assert [line[1:] for line in reported[:5]] == [["blocked", True]] * 5, reported
-    assert reported[5][1] == "ok", reported
-    assert not reported[6][2], "control: a path outside of the copy"
-    assert host.read_text() == "host\n"
-    policy = full.tree.put(full.tree.root / "live.toml", text.format(kind="live"))
-    assert not any(line[2] for line in play(full, body, policy=str(policy)))
-    assert host.read_text() == "tool", "control: a live workspace"
 
 
 def test_file_tools_are_refused_for_paths_that_commands_see_differently(

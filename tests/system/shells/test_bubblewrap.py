@@ -72,7 +72,7 @@ def test_shells_of_a_run_inside_are_intercepted(wrapped: Wrapped) -> None:
         agent("/bin/bash", "-c", FILTERS), "--tier", "full", "--intercept-shells"
     )
     outcome = wrapped.run(*words)
-    assert outcome.stdout == "Seccomp_filters:\t3\n", str(outcome)
+    assert outcome.stdout == "Seccomp_filters:\t4\n", str(outcome)
 
 
 @pytest.mark.parametrize("locked", [True, False])

@@ -8,9 +8,19 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.support.features import need_program
 from tests.support.sandbox import SandboxRunner
 from tests.support.session_program import play
+
+
+@pytest.fixture(params=["landlock", "full"])
+def sandboxed(request: pytest.FixtureRequest) -> SandboxRunner:
+    found = request.getfixturevalue("sandbox" if request.param == "landlock" else "full")
+    assert isinstance(found, SandboxRunner)
+    return found
+
 
 NETWORK = '[meta]\ninherit = "ai-agent"\n[network]\nmode = "none"\n'
 SERVER = """
@@ -165,3 +175,30 @@ def test_git_that_does_not_end_is_reported(full: SandboxRunner) -> None:
         """
     ((message,),) = play(full, body, workspace=str(top), profile="ai-agent")
     assert "did not end within 1 s" in message
+
+
+PLANTED_GIT = """
+tools = Path(options["workspace"], "node_modules", ".bin")
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), str(tools), \
+os.environ["PATH"]])
+script = "#!/bin/sh\\ntouch {marker}\\nexec {git} \\"$@\\"\\n"
+async with Sandbox(**options) as box:
+    done = await box.run(["sh", "-c", 'printf "%s" "$1" > "$2/git"; chmod +x "$2/git"; \
+touch {marker}', "sh", script, str(tools)])
+    tell(done.exit_code != 0)
+async with Sandbox(**options, worktree="topic") as box:
+    tell(os.path.basename(box.workspace))
+"""
+
+
+def test_a_planted_git_is_not_started_outside(sandboxed: SandboxRunner) -> None:
+    """A directory of the project is in PATH, and a command of an earlier session wrote there."""
+    top, marker = _repository(sandboxed), sandboxed.tree.outside / "escaped"
+    planted = sandboxed.tree.put(top / "node_modules" / ".bin" / "x", "").with_name("git")
+    sandboxed.tester.give(top)
+    body = PLANTED_GIT.format(marker=marker, git=need_program("git"))
+    reported = play(sandboxed, body, workspace=str(top), profile="ai-agent")
+    assert reported == [[True], ["topic"]], reported
+    assert not marker.exists()
+    assert sandboxed.outside([planted, "--version"]).exit_code == 0
+    assert marker.exists(), "the control: it runs outside, if it is started"

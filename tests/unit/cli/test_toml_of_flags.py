@@ -115,8 +115,9 @@ def essence(plan: Plan) -> dict[str, Any]:
         values["files"]["grants"] = [
             grant | {"source": ""} for grant in ungrouped(values["files"]["grants"])
         ]
-        # Names are protected and denied below the grants of a person. A written line is one.
-        for key in ("deny", "deny_names", "opened", "protect"):
+        # Names are protected, denied and flagged below the grants of a person. A written line is
+        # one.
+        for key in ("deny", "deny_names", "opened", "protect", "flagged", "packages"):
             del values["files"][key]
     return values
 

@@ -15,10 +15,12 @@ from paddock.host.facts import Host
 from paddock.plan import compile_plan
 from paddock.plan.plan import Plan
 from paddock.policy.model import Access, Sourced, Switch
-from tests.unit.plan.plan_inputs import FULL, HOST, builtin, deny, files, grant, policy, source
+from tests.unit.plan import plan_inputs
+from tests.unit.plan.plan_inputs import HOST, builtin, deny, files, grant, policy, source
 
 # The core judges the writes of these plans, as the user of the test.
 LANDLOCK = replace(HOST, uid=os.getuid())
+FULL = replace(plan_inputs.FULL, uid=os.getuid())
 
 
 @pytest.fixture(name="ws")
@@ -55,7 +57,7 @@ def asked(plan: Plan, path: Path | str, operation: Operation = Operation.WRITE) 
 
 
 @pytest.mark.parametrize(
-    "name", [".vscode/tasks.json", ".git/hooks/new", ".git/config", ".envrc", "sub/.mcp.json"]
+    "name", [".vscode/tasks.json", ".git/hooks/new", ".envrc", "sub/.mcp.json"]
 )
 def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> None:
     plan = plan_for(ws, FULL)
@@ -63,6 +65,18 @@ def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> No
     assert (refused.allowed, refused.closed) == (False, True)
     assert refused.reason.startswith("protected: read-only inside writable directories, because ")
     assert asked(plan, ws / ".vscode" / "tasks.json", Operation.READ).allowed
+
+
+def test_a_configuration_of_git_can_be_written_and_not_removed(ws: Path) -> None:
+    """Its content decides. A mount locks it only if writes are not judged."""
+    plan = plan_for(ws, FULL)
+    assert asked(plan, ws / ".git" / "config").allowed
+    assert asked(plan, ws / ".git" / "config", Operation.CHANGE).allowed
+    for refused in (
+        asked(plan, ws / ".git" / "config", Operation.REMOVE),
+        asked(replace(plan, judges_writes=False), ws / ".git" / "config"),
+    ):
+        assert (refused.allowed, refused.closed) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +130,14 @@ def test_the_private_tmp_is_the_runs_own(ws: Path) -> None:
         (".envrc", Operation.MAKE),
     ],
 )
-def test_in_the_landlock_tier_init_refuses_writes_to_protected_names(
-    ws: Path, name: str, operation: Operation
-) -> None:
+def test_init_refuses_writes_to_protected_names(ws: Path, name: str, operation: Operation) -> None:
     plan = plan_for(ws, LANDLOCK, secret=False)
     refused = asked(plan, ws / name, operation)
     assert (refused.allowed, refused.closed, refused.by_init) == (False, True, True)
     assert refused.reason.startswith("protected: read-only inside writable directories, because ")
-    assert not asked(plan_for(ws, FULL), ws / name, operation).by_init, "mounts hold it there"
+    in_full = asked(plan_for(ws, FULL, secret=False), ws / name, operation)
+    assert not in_full.allowed
+    assert in_full.by_init != (ws / name).exists(), "a mount locks a name that exists"
 
 
 def test_in_the_landlock_tier_names_are_not_judged_for_reading(ws: Path) -> None:
@@ -138,13 +152,13 @@ def test_in_the_landlock_tier_names_are_not_judged_for_reading(ws: Path) -> None
 
 def test_in_the_landlock_tier_git_files_may_have_harmless_content(ws: Path) -> None:
     plan = plan_for(ws, LANDLOCK, secret=False)
-    for name in (".git/config", ".git/index", ".git/worktrees/one/commondir"):
+    for name in (".git/config", ".git/index", ".git/HEAD", ".git/worktrees/one/commondir"):
         written = asked(plan, ws / name)
         assert written.allowed, name
         assert written.reason.endswith(
-            "; git obeys this file, so it may have harmless content only, before and after"
+            "; git obeys this file, so it may have harmless content only"
         )
-    assert asked(plan, ws / ".git" / "HEAD").reason == "granted by p.toml:1"
+    assert asked(plan, ws / ".git" / "description").reason == "granted by p.toml:1"
 
 
 def test_init_needs_the_rights_of_the_command_for_git_files(ws: Path) -> None:
@@ -173,6 +187,22 @@ def test_without_seccomp_the_landlock_tier_judges_no_name(ws: Path) -> None:
     plan = compile_plan(replace(policy(asked_for), off=(Switch.SECCOMP,)), HOST)
     assert asked(plan, ws / ".vscode" / "tasks.json").allowed
     assert asked(plan, "/etc/hostname", Operation.CHANGE).allowed
+
+
+def test_without_seccomp_the_full_tier_holds_only_protected_names_that_exist(ws: Path) -> None:
+    asked_for = files(
+        grant(Access.ALLOW, f"{ws}/**", workspace=True), denies=(deny("**/.env", line=7),)
+    )
+    plan = compile_plan(replace(policy(asked_for), off=(Switch.SECCOMP,)), FULL)
+    new = asked(plan, ws / "new" / ".envrc", Operation.MAKE)
+    assert (new.allowed, new.later) == (True, False)
+    assert new.reason.endswith("writes are not judged, so a new one is not refused")
+    denied = asked(plan, ws / "new" / ".env", Operation.MAKE)
+    assert (denied.allowed, denied.later) == (False, True), "the guard masks it"
+    (ws / ".envrc").write_text("as it was")
+    there = asked(plan, ws / ".envrc", Operation.WRITE)
+    assert (there.allowed, there.later) == (False, False)
+    assert "protected" in there.reason
 
 
 def test_without_landlock_mounts_tell_only_reading_from_writing(tmp_path: Path) -> None:

@@ -20,11 +20,13 @@ from paddock.explain.read_plan import plan_of
 from paddock.host.facts import Host
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
-from tests.unit.plan.plan_inputs import FULL, HOST, files, grant, policy
+from tests.unit.plan import plan_inputs
+from tests.unit.plan.plan_inputs import HOST, files, grant, policy
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 # The core judges the writes of these plans, as the user of the test.
 LANDLOCK = replace(HOST, uid=os.getuid())
+FULL = replace(plan_inputs.FULL, uid=os.getuid())
 EXAMPLES = json.loads((SCHEMA / "examples" / "companion.json").read_text())
 
 

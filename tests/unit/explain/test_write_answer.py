@@ -13,12 +13,11 @@ from paddock.policy.model import Access, Switch
 from tests.unit.plan.plan_inputs import FULL, HOST, builtin, files, grant, policy
 
 
-def test_names_are_judged_only_in_the_landlock_tier_with_seccomp(tmp_path: Path) -> None:
+def test_names_are_judged_only_with_seccomp(tmp_path: Path) -> None:
     work = grant(Access.ALLOW, f"{tmp_path}/**", workspace=True)
     asked = policy(files(work, denies=(builtin("**/.env", optional=True),)))
     plan = compile_plan(asked, replace(HOST, cwd=str(tmp_path)))
     assert are_judged(plan)
-    assert not are_judged(replace(plan, seccomp=None))
-    assert not are_judged(compile_plan(asked, replace(FULL, cwd=str(tmp_path)))), "mounts hold them"
+    assert are_judged(compile_plan(asked, replace(FULL, cwd=str(tmp_path))))
     assert not are_judged(compile_plan(replace(asked, off=(Switch.SECCOMP,)), HOST))
     assert not are_judged(compile_plan(policy(files(grant(Access.READ, "/usr/**"))), HOST))

@@ -109,6 +109,17 @@ def test_files_that_git_obeys_in_a_writable_place_are_found(dirs: UserDirs) -> N
     assert f"{dirs.home}/work.inc" in paths(surveyed(dirs, dirs.home / "work.inc", dirs.work))
 
 
+def test_a_relative_path_of_the_persons_configuration_counts_in_every_repository(
+    dirs: UserDirs,
+) -> None:
+    (dirs.work / ".git").mkdir()
+    (dirs.work / ".git" / "config").write_text("[core]\nattributesFile = own/attributes\n")
+    (dirs.home / ".gitconfig").write_text("[core]\nhooksPath = tools/hooks\n")
+    terrain = surveyed(dirs)
+    assert paths(terrain) == {f"{dirs.work}/tools/hooks", f"{dirs.work}/own/attributes"}
+    assert terrain.trusted_anywhere == {"tools/hooks"}
+
+
 def test_the_persons_own_configuration_counts_where_it_leads(dirs: UserDirs) -> None:
     """A link into the workspace counts, and each further link in its path."""
     (dirs.work / "git").mkdir()

@@ -292,7 +292,7 @@ def test_two_megabytes_of_anything_are_read_in_linear_time(dirs: UserDirs, text:
         path = dirs.write(dirs.work / name, text * (2_000_000 // len(text)))
         before = time.process_time()
         assert named_in(str(path)) == ()
-        assert time.process_time() - before < 2, name
+        assert time.process_time() - before < 10, name  # quadratic: minutes
     for pattern in (registries._PIP_OWN, registries._PIP_FILES):
         before = time.process_time()
         assert not list(pattern.finditer(text * (2_000_000 // len(text))))

@@ -60,24 +60,12 @@ def test_a_missing_terminal_is_marked() -> None:
     assert line(event(tty=None)) == "[2026-11-15 05:00:00] tty=-"
 
 
-def test_names_show_where_they_were_and_where_they_are_kept() -> None:
+def test_names_show_where_they_are() -> None:
     shown = {}
     for raw in EVENTS.read_text().splitlines():
         fields = json.loads(raw)
         shown[fields["event"]] = line(Event(file="f", line=1, raw=raw.encode(), fields=fields))
     stamp = "[2026-11-15 05:00:00] session=9f86d081884c7d65"
-    kept = "/home/ada/.local/state/paddock/sessions/9f86d081884c7d65/taken/1/.vscode"
-    assert (
-        shown["name.taken"]
-        == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
-    )
-    assert (
-        shown["name.removed"]
-        == f"{stamp} event=name.removed path=/home/ada/project/.idea errno=ENOSPC"
-    )
-    assert (
-        shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
-    )
     assert shown["name.flagged"] == f"{stamp} event=name.flagged path=/home/ada/project/Makefile"
     assert (
         shown["name.masked"]

@@ -69,7 +69,6 @@ def everything(**changed: Any) -> list[Any]:
             address=None,
         ),
         event("network", host=None, address=text, port=None, action="deny", rule=None),
-        event("name.taken", path=text, kept=text),
         event("name.flagged", path=text),
         event("file.refused", path=text, reason=text, program=text),
         event("tool", tool=text, action="deny", subject=[text, f"/{text}"], rule_id=text, by=text),
@@ -86,7 +85,7 @@ def test_report_shows_asked_allowed_and_denied_calls() -> None:
         "no-curl",
         "x:443",
         "/usr/bin/curl",
-        "taken away",
+        "changed",
     ):
         assert words in page.words, words
     for heading in (
@@ -215,7 +214,7 @@ def test_a_report_accepts_fields_of_any_type() -> None:
             "session.end",
             "exec",
             "network",
-            "name.taken",
+            "name.flagged",
             "file.refused",
             "tool",
             "limit.exceeded",

@@ -273,6 +273,13 @@ def test_git_files_and_policies_are_protected_by_their_paths() -> None:
     assert elsewhere.path not in held.protected
 
 
+def test_a_relative_path_of_the_persons_git_is_protected_in_every_directory() -> None:
+    held = laid(files(WORK), Terrain(trusted_anywhere=frozenset({"tools/hooks"})))
+    for directory in ("", "/nested", "/a/b"):
+        assert protects(held, f"{WS}{directory}/tools/hooks")
+    assert not protects(held, f"{WS}/tools/other")
+
+
 def test_a_grant_of_everything_is_searched_except_system_directories() -> None:
     held = laid(files(grant(Access.ALLOW, "/**"), denies=(builtin("**/.env", optional=True),)))
     assert held.denied == ("**/.env",), (

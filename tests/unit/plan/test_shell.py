@@ -64,6 +64,13 @@ def test_shells_are_ordinary_programs_without_a_shell_section() -> None:
     assert compile_plan(SIMPLE, HOST).shell is None
 
 
+def test_writes_are_judged_with_intercepted_shells() -> None:
+    denying = policy(files(grant(Access.ALLOW, "/home/ada/project/**"), denies=(deny("**/.env"),)))
+    for whole in (denying, replace(denying, intercept=True), replace(denying, shell=shell())):
+        assert compile_plan(whole, replace(FULL, listener=True)).judges_writes
+        assert not compile_plan(whole, replace(FULL, listener=False)).judges_writes
+
+
 def test_intercept_flag_alone_removes_the_network() -> None:
     whole = replace(SIMPLE, intercept=True)
     assert layer(whole) == layer(with_shell(network=NO_NETWORK))

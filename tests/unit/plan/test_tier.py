@@ -75,6 +75,23 @@ def test_the_start_line_names_the_tier_and_what_it_does_not_hold() -> None:
     assert "not enforced" not in full
 
 
+@pytest.mark.parametrize(("host", "names"), [(HOST, "names"), (FULL, "new names")])
+def test_a_run_whose_writes_are_not_judged_says_so(host: Host, names: str) -> None:
+    judged = compile_plan(SIMPLE, host)
+    assert judged.judges_writes
+    assert not [text for text in notice_texts(judged, Level.UNENFORCED) if "judged" in text]
+    without_listener = compile_plan(SIMPLE, replace(host, listener=False))
+    without_seccomp = compile_plan(replace(SIMPLE, off=(Switch.SECCOMP,)), host)
+    for plan in (without_listener, without_seccomp):
+        assert not plan.judges_writes
+        assert f"not enforced in this tier: {names} that programs outside run later" in (
+            plan.notices[0].text
+        )
+        (told,) = notice_texts(plan, Level.UNENFORCED)
+        assert told.startswith(f"writes are not judged: {names} that programs outside run later")
+        assert told.endswith("changed files that programs outside run are not listed")
+
+
 def test_an_optional_deny_is_enforced_or_reported() -> None:
     asked = files(WORK, denies=(deny("**/.env", line=7, optional=True),))
     plan = compile_plan(policy(asked), HOST)

@@ -61,6 +61,9 @@ def test_parts_of_a_git_directory() -> None:
         "worktrees/n/modules/m/config",
         "svn/x",
         "modules/m/objects/info/alternates",
+        "sl/config",
+        "worktrees/n/sl/config-git-user",
+        "modules/m/sl/store/gitdir",
     ):
         assert is_part(inside), inside
     for inside in (
@@ -69,6 +72,8 @@ def test_parts_of_a_git_directory() -> None:
         "refs/heads/config",
         "logs/HEAD",
         "modules/svn/HEAD",
+        "sl/dirstate",
+        "sl/store/requires",
         "worktrees/n/index",
     ):
         assert not is_part(inside), inside

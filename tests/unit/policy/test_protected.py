@@ -37,6 +37,17 @@ paddock.toml lefthook.toml lefthook.jsonc .lefthook.json lefthook-local.yaml .le
 mise.production.toml mise/config.toml .config/mise.toml .miserc.toml flake.nix shell.nix devenv.nix
 hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfig .github/lsp.json
 .github/skills .github/extensions .amazonq .agent .openhands .vibe .hg/sharedpath
+.git/sl/config .git/sl/config-git-repo .git/sl/config-git-user .git/sl/sharedpath
+.git/sl/store/gitdir .git/worktrees/w/sl/config .git/modules/sub/sl/config .sl/config .sl/sharedpath
+.sl/store/gitdir .jj/repo/store/git_target .forgejo/workflows .forgejo/actions .gitea/workflows
+.gitea/actions .gitlab-ci.yaml .gitlab-ci .gitlab/ci Jenkinsfile.release azure-pipelines.yaml
+azure-pipelines-1.yml .azure-pipelines .azure-pipelines.yml .vsts-ci.yml .drone.yaml .drone.jsonnet
+.drone.star buildkite.yml buildkite.yaml buildkite.json buildkite/pipeline.yaml cloudbuild.yaml
+cloudbuild.yml cloudbuild.json .cirrus.yml .cirrus.yaml .cirrus.star .semaphore .teamcity
+.teamcity.yml appveyor.yml .appveyor.yml buildspec.yml buildspec.yaml .build.yml .build.yaml .builds
+.tekton bitrise.yml codemagic.yaml .autoenv_leave.zsh .env.leave flake.lock devenv.lock
+devenv.local.yaml devbox.lock .devbox app.ipr app.iws nbproject .gitpod .gitpod.Dockerfile .ona
+devfile.yaml .devfile.yaml conductor.json .conductor/settings.toml .conductor/settings.local.toml
 """)
 
 # Ordinary files, and files that git, package managers and frameworks write all the time.
@@ -52,6 +63,10 @@ conftest.py Dockerfile CMakeLists.txt AGENTS.md CLAUDE.md GEMINI.md .eslintrc.js
 bin bin/run src/config.ts node_modules/.bin/tsc .venv/bin/python .pnp.cjs .yarn/cache/a.zip
 .yarn/install-state.gz .cargo/registry/x .gradle/caches/x .github/CODEOWNERS .github/dependabot.yml
 .github/ISSUE_TEMPLATE/bug.md .claude build.gradle settings.gradle tools/build.sh README.md .bashrc
+.git/sl/requires .git/sl/dirstate .git/sl/bookmarks.current .git/sl/store/requires .sl/dirstate
+.sl/store/metalog/x .jj/repo/store/type .jj/repo/store/extra/x .svn/wc.db .forgejo/ISSUE_TEMPLATE
+.gitlab/issue_templates azure-pipelines-tasks buildkite/client.go builds build.yml .devenv/state/a
+.conductor/prague/src/main.py conductor action.yml taskfile.yml compose.override.yaml pipeline.yml
 """)
 
 
@@ -149,7 +164,9 @@ def test_a_file_that_is_executed_outside_is_known_by_its_name(path: str, flagged
     "name",
     words("""Directory.Build.targets binding.gyp .babelrc.js .mocharc.cjs ansible.cfg
     .tool-versions go.mod package.yaml default.nix tasks.py .coveragerc .gitlint
-    .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc"""),
+    .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc action.yml action.yaml
+    taskfile.yaml Taskfile.dist.yml taskfile.dist.yaml .justfile compose.override.yml
+    compose.prod.yaml dependabot.yaml renovate.json5 .renovaterc.json"""),
 )
 def test_files_that_a_build_executes_are_flagged_and_writable(name: str) -> None:
     assert is_flagged(f"/ws/a/{name}")
@@ -160,7 +177,7 @@ def test_files_that_a_build_executes_are_flagged_and_writable(name: str) -> None
     "name",
     words(""".config/zsh .config/sway .config/i3 .config/hypr .config/starship.toml .config/jj
     .config/hg .hgrc .config/helix .config/kak .config/zed .config/Cursor .gemrc
-    .gradle/init.gradle .local/lib .pyenv"""),
+    .gradle/init.gradle .local/lib .pyenv .config/sapling .subversion"""),
 )
 def test_startup_files_of_shells_and_editors_in_the_home_are_protected(name: str) -> None:
     assert any(name in group.home for group in protected().groups)

@@ -105,7 +105,7 @@ fn start(
             rustix::stdio::dup2_stderr(stderr).map_err(at("warden"))?;
             // The supervisor has to read this process's memory for its exec. From here on others
             // may read it too, and find only data of the command.
-            sys::close_all_but(&exec_writer);
+            sys::close_all_but(&[exec_writer.as_fd()]);
             rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
                 .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);

@@ -8,6 +8,7 @@
 
 mod command_reaper;
 mod opener;
+mod writer;
 
 use std::collections::HashSet;
 use std::io::IoSliceMut;
@@ -29,9 +30,10 @@ use crate::limits::process_usage::{ProcessTree, ProcessUsage};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 
-/// The first byte of a message: start a command, or open a file for the session owner.
+/// The first byte of a message: start a command, or open or write a file for the session owner.
 const START: u8 = b's';
 const OPEN: u8 = b'o';
+const WRITE: u8 = b'w';
 
 /// A command to start. The request is in a memfd, because arguments may be megabytes.
 #[derive(Debug, Deserialize)]
@@ -46,7 +48,8 @@ struct LaunchRequest {
     terminal: Option<(u16, u16)>,
 }
 
-/// The request, the socket of the reaper and, without a terminal, stdin, stdout and stderr.
+/// The request, the socket of the reaper and, without a terminal, stdin, stdout and stderr. For a
+/// write: the request, the socket, the new content and the old content.
 const MAX_REQUEST_FDS: usize = 5;
 const MAX_REQUEST_BYTES: u64 = 64 << 20;
 /// The interval between two checks for orphans.
@@ -166,15 +169,16 @@ fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     let (Some(request), Some(socket)) = (descriptors.next(), descriptors.next()) else {
         return Err(Refusal::Usage("a request must be a file and a socket"));
     };
-    let standard: Vec<OwnedFd> = descriptors.collect();
+    let more: Vec<OwnedFd> = descriptors.collect();
     // The child reads the request and handles every further error, because all other requests wait
     // for this process.
     let reaper = sys::fork(|| match word[0] {
         START => match read(&request).filter(|request: &LaunchRequest| !request.argv.is_empty()) {
-            Some(request) => command_reaper::run(&request, standard, &socket),
+            Some(request) => command_reaper::run(&request, more, &socket),
             None => command_reaper::refuse(&socket, "request", Errno::INVAL),
         },
         OPEN => opener::answer(read(&request), &socket),
+        WRITE => writer::answer(read(&request), &more, &socket),
         _ => command_reaper::refuse(&socket, "request", Errno::INVAL),
     });
     match reaper {

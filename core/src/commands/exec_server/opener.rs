@@ -1,8 +1,7 @@
 //! Opens one path inside the sandbox for the session owner.
 //!
-//! File tools work on the host. Only the sandbox knows which names its masks and locks close at
-//! this moment. So the session owner asks here for the object that a path leads to, and compares it
-//! with its own. The descriptor is the answer: the owner trusts the kernel, not this process. One
+//! Only the sandbox knows which names its masks and locks close at this moment, and what a
+//! copy-on-write workspace contains. So file tools read the descriptor that is opened here. One
 //! message: `{"opened":true}` with the descriptor, or `{"errno":N,"failed":"open"}`.
 
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -34,11 +33,15 @@ pub fn answer(request: Option<OpenRequest>, socket: &OwnedFd) -> i32 {
 }
 
 fn open(request: &OpenRequest) -> Result<OwnedFd, Errno> {
-    let path = request.path.as_c_str().into_owned();
-    let below = path.as_bytes().strip_prefix(b"/").ok_or(Errno::INVAL)?;
-    let root =
-        rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // A fifo without a writer does not block, and no terminal becomes the controlling one.
     let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    open_beneath::open(root, below, if request.read { read } else { OFlags::PATH })
+    open_path(request.path.as_bytes(), if request.read { read } else { OFlags::PATH })
+}
+
+/// Opens an absolute path, and follows no symlink.
+pub(super) fn open_path(path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let below = path.strip_prefix(b"/").ok_or(Errno::INVAL)?;
+    let root =
+        rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    open_beneath::open(root, below, flags)
 }

@@ -14,24 +14,62 @@ struct ConfigReader<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct MalformedConfig;
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigSection {
     pub name: Vec<u8>,
     pub subsection: Option<Vec<u8>>,
 }
 
+#[cfg(test)]
 pub fn is_harmless(config: &[u8]) -> bool {
     is_harmless_with(config, &mut |_| false)
 }
 
 /// `is_harmless_remote`: may a repository at this path be a remote? `git push` runs its hooks.
 pub fn is_harmless_with(config: &[u8], is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-    let mut harmless = true;
-    let result = each(config, &mut |section, key, value| {
-        harmless &= allowed(section, key, value)
+    other_settings(config, is_harmless_remote).is_ok_and(|others| others.is_empty())
+}
+
+/// A section, a key and a value.
+pub type Setting = (ConfigSection, Vec<u8>, Option<Vec<u8>>);
+
+/// The settings that are not harmless by themselves, in their order.
+pub fn other_settings(
+    config: &[u8],
+    is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
+) -> Result<Vec<Setting>, MalformedConfig> {
+    let mut others = Vec::new();
+    let (mut remotes, mut used) = (Vec::new(), Vec::new());
+    each(config, &mut |section, key, value| {
+        let setting = || (section.clone(), key.to_vec(), value.map(<[u8]>::to_vec));
+        let is_harmless = allowed(section, key, value)
             || remote_path(section, key, value).is_some_and(&mut *is_harmless_remote);
+        others.extend((!is_harmless).then(setting));
+        match (&section.name[..], key) {
+            (b"remote", b"url") => remotes.extend(section.subsection.clone()),
+            (b"branch", b"remote") if is_harmless => used.push(setting()),
+            _ => {}
+        }
+    })?;
+    // To git another name is the path of a repository.
+    let is_known = |(_, _, value): &Setting| {
+        value.as_ref().is_none_or(|name| name == b"." || remotes.contains(name))
+    };
+    others.extend(used.into_iter().filter(|setting| !is_known(setting)));
+    Ok(others)
+}
+
+/// The paths of remotes on this machine, as the configuration spells them.
+pub fn local_remotes(config: &[u8]) -> Vec<Vec<u8>> {
+    let mut paths = Vec::new();
+    // Git stops at a syntax error, and may have used the lines before it.
+    let _ = each(config, &mut |section, key, value| {
+        let is_remote = section.name == b"remote" && matches!(key, b"url" | b"pushurl");
+        if let Some(url) = value.filter(|url| is_remote && !is_remote_url(url)) {
+            paths.push(url.strip_prefix(b"file://").unwrap_or(url).to_vec());
+        }
     });
-    result.is_ok() && harmless
+    paths
 }
 
 /// The absolute path of a remote on this machine.
@@ -222,6 +260,9 @@ pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> boo
         ) => is_plain(text),
         (b"extensions", None, b"objectformat") => matches!(text, b"sha1" | b"sha256"),
         (b"extensions", None, b"refstorage") => matches!(text, b"files" | b"reftable"),
+        // The file `config.worktree` is judged like this one. `git sparse-checkout` uses it.
+        (b"extensions", None, b"worktreeconfig") => matches!(text, b"true" | b"false"),
+        (b"index", None, b"sparse") => text == b"false",
         (b"user", None, b"name" | b"email") => is_line(text),
         (b"init", None, b"defaultbranch") => is_plain(text),
         (b"pull", None, b"rebase" | b"ff") | (b"push", None, b"default" | b"autosetupremote") => {
@@ -262,11 +303,24 @@ fn is_plain(text: &[u8]) -> bool {
         && !text.starts_with(b"/")
 }
 
+/// A fetch writes its destination. Git takes other objects from `refs/replace`.
 fn is_refspec(text: &[u8]) -> bool {
+    const DESTINATIONS: [&[u8]; 4] =
+        [b"refs/remotes/", b"refs/heads/", b"refs/tags/", b"refs/notes/"];
     let letter =
         |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./+*:^@#".contains(byte) || *byte >= 0x80;
     let text = text.strip_prefix(b"+").unwrap_or(text);
-    text.starts_with(b"refs/") && text.iter().all(letter)
+    let mut parts = text.split(|byte| *byte == b':');
+    let is_source = parts.next().is_some_and(|source| source.starts_with(b"refs/"));
+    let destination = parts.next();
+    let is_known = |path: &[u8]| {
+        DESTINATIONS.iter().any(|known| path.starts_with(known))
+            && !path.windows(2).any(|pair| pair == b"..")
+    };
+    is_source
+        && parts.next().is_none()
+        && destination.is_none_or(is_known)
+        && text.iter().all(letter)
 }
 
 /// A network URL: no program (`ext::`), no option, no local path.
@@ -319,6 +373,7 @@ mod tests {
             "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\
              \tactive = .\n",
             "[core]\n\tfilemode = tr\\\nue\n",
+            "[extensions]\n\tworktreeConfig = true\n",
         ] {
             assert!(is_harmless(config.as_bytes()), "{config}");
         }
@@ -341,7 +396,6 @@ mod tests {
             "[alias]\n\tx = !evil\n",
             "[filter \"x\"]\n\tclean = evil\n",
             "[filter.x]\n\tclean = evil\n",
-            "[extensions]\n\tworktreeConfig = true\n",
             "[remote \"o\"]\n\turl = ext::sh -c evil\n",
             "[remote \"o\"]\n\turl = https://x/::y\n",
             "[remote \"o\"]\n\turl = -uevil\n",

@@ -79,6 +79,8 @@ mod tests {
             "modules/**/hooks",
             "objects/info/alternates",
             "svn",
+            "sl/config",
+            "worktrees/*/sl/config",
         ] {
             assert!(protected.iter().any(|known| known == name), "{name}");
         }

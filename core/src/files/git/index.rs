@@ -5,6 +5,9 @@
 //! guard reads an index that a command leaves to its end. The format is that of git's
 //! Documentation/gitformat-index, versions 2 to 4.
 
+use sha1::Sha1;
+use sha2::{Digest as _, Sha256};
+
 const HEADER_BYTES: usize = 12;
 /// Times, device, inode, mode, owner and size, before the object's hash.
 const STAT_BYTES: usize = 40;
@@ -24,6 +27,29 @@ pub fn is_harmless(index: &[u8], hash: usize) -> bool {
 /// None: the index does not have this format.
 fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     let body = index.get(..index.len().checked_sub(hash)?)?;
+    let (end, entries) = entries_end(body, hash, &mut |_| {})?;
+    Some(extensions_are_known(body, end, &entries.starts, hash)? && entries.are_plain)
+}
+
+/// The entries of an index.
+struct Entries {
+    /// Where they start.
+    starts: Vec<usize>,
+    are_plain: bool,
+}
+
+/// Does the index have a path below a directory? None: the index does not have this format.
+pub fn has_path_below(index: &[u8], hash: usize, dir: &[u8]) -> Option<bool> {
+    let body = index.get(..index.len().checked_sub(hash)?)?;
+    let mut is_found = false;
+    entries_end(body, hash, &mut |path| {
+        is_found |= path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
+    })?;
+    Some(is_found)
+}
+
+/// Where the entries end. `see` gets each path. None: the index does not have this format.
+fn entries_end(body: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<(usize, Entries)> {
     if body.get(..4)? != b"DIRC" {
         return None;
     }
@@ -69,12 +95,39 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
         if path.is_empty() || (path.len() != length && length != usize::from(NAME_LENGTH_MASK)) {
             return None;
         }
+        see(&path);
         plain &= is_plain(&path, mode == SPARSE_DIRECTORY);
         starts.try_reserve(1).ok()?;
         starts.push(start);
         at += end;
     }
-    Some(extensions_are_known(body, at, &starts, hash)? && plain)
+    (at <= body.len()).then_some((at, Entries { starts, are_plain: plain }))
+}
+
+/// The index without what git can find out again: it believes these extensions without a look at
+/// the entries and the files. The id of a directory in `TREE` becomes a part of the next commit, and
+/// `UNTR` and `FSMN` hide files. None: the index does not have this format.
+pub fn without_caches(index: &[u8], hash: usize) -> Option<Vec<u8>> {
+    let body = index.get(..index.len().checked_sub(hash)?)?;
+    let (at, _) = entries_end(body, hash, &mut |_| {})?;
+    let mut kept = Vec::new();
+    kept.try_reserve(index.len()).ok()?;
+    kept.extend_from_slice(&body[..at]);
+    let mut at = at;
+    while at < body.len() {
+        let end = at.checked_add(8)?.checked_add(number(body, at + 4)? as usize)?;
+        let extension = body.get(at..end)?;
+        if !matches!(&extension[..4], b"TREE" | b"UNTR" | b"FSMN" | b"EOIE" | b"IEOT") {
+            kept.extend_from_slice(extension);
+        }
+        at = end;
+    }
+    let sum = match hash {
+        20 => Sha1::digest(&kept).to_vec(),
+        _ => Sha256::digest(&kept).to_vec(),
+    };
+    kept.extend(sum);
+    Some(kept)
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u32> {
@@ -272,6 +325,38 @@ mod tests {
                 assert!(!judged(&[blocks(wrong), eoie.clone()]), "{wrong:?}");
             }
             assert!(!judged(&[extension(b"ZZZZ", b"")]) && !judged(&[b"TREE\0\0\0\x09x".to_vec()]));
+        }
+    }
+
+    #[test]
+    fn an_entry_that_ends_behind_the_index_is_refused() {
+        let whole = index(2, "ab", 20, b"");
+        let cut = [&whole[..HEADER_BYTES + STAT_BYTES + 20 + 2 + 3], &[7; 20]].concat();
+        assert!(!is_harmless(&cut, 20));
+        assert_eq!(without_caches(&cut, 20), None);
+    }
+
+    #[test]
+    fn paths_below_a_directory_are_found() {
+        let index = index(2, "src/a.c", 20, b"");
+        for (dir, expected) in [("src", true), ("sr", false), ("src/a.c", false), ("x", false)] {
+            assert_eq!(has_path_below(&index, 20, dir.as_bytes()), Some(expected), "{dir}");
+        }
+        assert_eq!(has_path_below(b"DIRC", 20, b"src"), None);
+    }
+
+    #[test]
+    fn caches_are_left_out_and_the_rest_stays() {
+        for hash in HASH_BYTES {
+            let (tree, undo) = (extension(b"TREE", b"x"), extension(b"REUC", b"y"));
+            let end = end_of_entries(0, hash);
+            let whole = index(2, "a", hash, &[tree, undo.clone(), end].concat());
+            let without = without_caches(&whole, hash).unwrap();
+            let plain = index(2, "a", hash, &undo);
+            assert_eq!(without[..without.len() - hash], plain[..plain.len() - hash]);
+            assert!(is_harmless(&without, hash));
+            assert_eq!(without_caches(&without, hash), Some(without.clone()));
+            assert_eq!(without_caches(&whole[..20], hash), None);
         }
     }
 

@@ -5,32 +5,30 @@
 //! `files/git/recognise_git_dirs.rs` knows the git directories. `files/git/config.rs` and
 //! `files/git/trusted_paths.rs` read configurations. `git init`, `clone` and `worktree add` create
 //! protected names, because git trusts them. With the content that these commands write they are
-//! harmless and stay. With any other content they do not. The guard judges content again whenever
-//! it is written.
+//! harmless and may be made. With any other content they are refused (`files/writes/judge.rs`).
 
 mod config;
 mod git_apply_options;
 mod git_table;
 mod index;
+mod kept_settings;
 mod packed_refs;
 mod recognise_git_dirs;
+mod refs;
 mod trusted_paths;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::patterns::NamePatterns;
-use super::tree_roots::TreeRoots;
 use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-pub use packed_refs::without_replacements;
+pub use kept_settings::{ConfigFile, first_redirected};
 pub use recognise_git_dirs::{KnownGitDirs, is_git_name, parent as parent_of};
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
@@ -53,35 +51,62 @@ pub enum Role {
     GitFile,
     /// The index.
     Index,
+    /// The part of a split index that several indexes share. Its name is its checksum, so its
+    /// content stays as it is.
+    SharedIndex,
     /// A count that git's prompt script hands to the shell.
     Number,
     /// The options that an unfinished `git am` hands to `git apply`.
     ApplyOptions,
     PackedRefs,
+    /// HEAD of a repository, a linked work tree or a remote. It may name another ref.
+    Head,
+    /// Another loose ref, or another ref of the git directory itself: ORIG_HEAD.
+    Ref,
+    /// The refs that an unfinished rebase writes or removes at its end.
+    RefList,
 }
 
 impl Role {
     pub fn max_bytes(self) -> usize {
         match self {
-            Role::Index | Role::PackedRefs => MAX_INDEX_BYTES,
+            Role::Index | Role::SharedIndex | Role::PackedRefs => MAX_INDEX_BYTES,
             _ => MAX_NEW_CONFIG_BYTES,
         }
     }
 
-    /// Is it judged when no process runs any more?
+    /// Does the content of a file decide whether it may have its name?
+    pub fn has_content(self) -> bool {
+        !matches!(self, Role::Hooks | Role::Hook)
+    }
+
+    pub fn is_ref(self) -> bool {
+        matches!(self, Role::Head | Role::Ref)
+    }
+
+    /// Is its content judged, although no pattern protects its name?
     pub fn is_checked(self) -> bool {
-        matches!(self, Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs)
+        matches!(
+            self,
+            Role::Index
+                | Role::SharedIndex
+                | Role::Number
+                | Role::ApplyOptions
+                | Role::PackedRefs
+                | Role::Head
+                | Role::Ref
+                | Role::RefList
+        )
     }
 }
 
-/// Names that git leaves behind and trusts. Their content is judged when no process runs any more.
-pub fn checked() -> impl Iterator<Item = &'static CStr> {
-    git_table::CHECKED.iter().copied()
-}
-
-/// Is it the last component of such a name?
-pub fn is_checked_name(name: &[u8]) -> bool {
-    checked().any(|checked| checked.to_bytes().rsplit(|byte| *byte == b'/').next() == Some(name))
+/// May a path be a name that git leaves behind and trusts, or a ref? A quick check.
+pub fn may_be_checked(path: &[u8]) -> bool {
+    let name = recognise_git_dirs::last(path);
+    git_table::CHECKED
+        .iter()
+        .any(|part| recognise_git_dirs::is_named(name, recognise_git_dirs::last(part.to_bytes())))
+        || recognise_git_dirs::may_be_ref(path)
 }
 
 /// Is the last component of a path the name of a git directory?
@@ -111,12 +136,6 @@ pub fn linked_work_tree(top: &[u8], content: &[u8]) -> Option<LinkedWorkTree> {
     let repository = recognise_git_dirs::parent(recognise_git_dirs::parent(&entry));
     let trusted = trusted_paths::by_all(repository, &entry, top).ok()?.paths;
     Some(LinkedWorkTree { target: target.to_vec(), entry, trusted })
-}
-
-/// May this directory have such names?
-pub fn has_checked_parts(names: &NamePatterns, dir: &Dir<'_>, parts: GitParts) -> bool {
-    let named = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
-    named && dir.tree.writable && dir.is_in_git(names)
 }
 
 /// The read-only parts of every git directory, as patterns without a beginning.
@@ -157,97 +176,12 @@ pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, UnreadableGitFi
     Ok(found)
 }
 
-/// Is it a git directory itself, whose parts are judged one by one, or the entry of a linked work
-/// tree, which has no objects?
-pub fn is_git_own(known: &KnownGitDirs, dir: &Dir<'_>, parts: GitParts) -> bool {
-    let path = whole_path(dir);
-    known.is_git(&path, dir.folding) || (known.is_entry(&path) && !parts.objects)
-}
-
 /// The absolute path of a directory.
 pub fn whole_path(dir: &Dir<'_>) -> Vec<u8> {
     let root = dir.tree.path.as_bytes();
     match dir.path {
         [] => root.to_vec(),
         path => [root.strip_suffix(b"/").unwrap_or(root), b"/", path].concat(),
-    }
-}
-
-/// The judgement of a name's content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Judgement {
-    Harmless,
-    /// The harmful object.
-    Harmful(Identity),
-    /// The object is gone. Git renames and removes its lock files meanwhile. A new object at the
-    /// name makes an event.
-    Gone,
-    /// It can not be read.
-    Unknown(Errno),
-}
-
-/// The inputs of a judgement.
-pub struct GitView<'a> {
-    pub roots: &'a TreeRoots,
-    /// Directories that are closed as a whole.
-    pub shut: &'a [Object],
-    /// No process runs any more: git has written all its files.
-    pub finishing: bool,
-}
-
-/// Judges the object that has the name now. Only a plain file with one hard link is ever harmless:
-/// another name could be written unseen.
-pub fn judge(
-    role: Role,
-    git_view: &GitView<'_>,
-    names: &mut NamePatterns,
-    dir: &Dir<'_>,
-    name: &CStr,
-    buffer: &mut Vec<u8>,
-) -> Judgement {
-    let opened = open_beneath::open_path_only(dir.fd, name.to_bytes())
-        .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
-    let (stat, object) = match opened {
-        Ok(opened) => opened,
-        Err(Errno::NOENT) => return Judgement::Gone,
-        Err(error) => return Judgement::Unknown(error),
-    };
-    let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
-        (Role::Hooks, file_type) => file_type == FileType::Directory,
-        (Role::Hook, FileType::RegularFile) => {
-            name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1
-        }
-        (_, FileType::RegularFile) => match read(object.as_fd(), role.max_bytes(), buffer) {
-            Ok(0) => return Judgement::Gone,
-            // When no process runs any more, no other name can be written.
-            Ok(links) if links == 1 || role.is_checked() => {
-                content_is_harmless(role, git_view, names, dir, buffer)
-            }
-            Ok(_) | Err(_) => false,
-        },
-        _ => false,
-    };
-    if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
-}
-
-fn content_is_harmless(
-    role: Role,
-    git_view: &GitView<'_>,
-    names: &mut NamePatterns,
-    dir: &Dir<'_>,
-    content: &[u8],
-) -> bool {
-    match role {
-        // The file is still empty.
-        _ if content.is_empty() => true,
-        Role::Config => config::is_harmless(content),
-        Role::CommonDir => line(content) == Some(b"../.."),
-        Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(git_view, names, dir, content),
-        Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs => {
-            state_is_harmless(role, &whole_path(dir), content)
-        }
-        Role::Hooks | Role::Hook => false,
     }
 }
 
@@ -265,23 +199,62 @@ pub fn is_harmless_content(
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
         Role::Hooks | Role::Hook | Role::GitFile => false,
-        Role::Index | Role::Number | Role::ApplyOptions | Role::PackedRefs => {
-            state_is_harmless(role, dir, content)
-        }
+        role => state_is_harmless(role, dir, content),
+    }
+}
+
+/// Has a changed configuration the same settings as before, apart from harmless ones?
+pub fn keeps_other_settings(
+    before: &[u8],
+    after: &[u8],
+    is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
+) -> bool {
+    let later = config::other_settings(after, is_harmless_remote);
+    later.is_ok() && later == config::other_settings(before, is_harmless_remote)
+}
+
+/// Does a repository have this branch? If that is not known, it has.
+pub fn has_branch(git_dir: &[u8], branch: &[u8]) -> bool {
+    let is_missing = |path: &[u8]| {
+        let found = rustix::fs::lstat([git_dir, b"/", path].concat());
+        matches!(found, Err(Errno::NOENT | Errno::NOTDIR))
+    };
+    let name = [b"refs/heads/", branch].concat();
+    if !is_missing(b"reftable") || !is_missing(&name) {
+        return true;
+    }
+    let mut packed = Vec::new();
+    match trusted_paths::read_file(&[git_dir, b"/packed-refs"].concat(), &mut packed) {
+        Ok(()) => packed
+            .split(|byte| *byte == b'\n')
+            .any(|line| line.strip_suffix(&name[..]).is_some_and(|hash| hash.ends_with(b" "))),
+        Err(Errno::NOENT) => false,
+        Err(_) => true,
+    }
+}
+
+/// The content that a name with this role gets in the place of `content`, which is harmless.
+pub fn placed_content(role: Role, dir: &[u8], content: Vec<u8>) -> Vec<u8> {
+    match (role, hash_bytes(dir)) {
+        (Role::Index, Some(hash)) => index::without_caches(&content, hash).unwrap_or(content),
+        _ => content,
     }
 }
 
 /// The judgement of a checked part. `dir` is its directory.
 fn state_is_harmless(role: Role, dir: &[u8], content: &[u8]) -> bool {
     match role {
-        Role::Index => {
+        Role::Index | Role::SharedIndex => {
             let is_harmless = |bytes| index::is_harmless(content, bytes);
             content.is_empty() || hash_bytes(dir).is_some_and(is_harmless)
         }
         Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
         Role::ApplyOptions => git_apply_options::are_harmless(content),
         Role::PackedRefs => packed_refs::is_harmless(content),
-        _ => true,
+        Role::Head => refs::is_harmless_head(content),
+        Role::Ref => refs::is_harmless(content),
+        Role::RefList => refs::is_harmless_list(content),
+        _ => false,
     }
 }
 
@@ -313,114 +286,121 @@ fn configured_hash_bytes(config: &[u8]) -> usize {
 }
 
 /// Would a new configuration change the meaning of an index that was judged? An index has other
-/// paths with another length of hashes.
-pub fn changes_hashes(git_dir: &[u8], config: &[u8]) -> bool {
+/// paths with another length of hashes. `current`: the text of the configuration, if it is known.
+pub fn changes_hashes(git_dir: &[u8], config: &[u8], current: Option<&[u8]>) -> bool {
     let exists = |name: &[u8]| {
         let path = [git_dir, b"/", name].concat();
         !matches!(rustix::fs::lstat(path), Err(Errno::NOENT))
     };
-    Some(configured_hash_bytes(config)) != hash_bytes(git_dir)
-        && (exists(b"index") || exists(b"worktrees"))
+    let now = || current.map(configured_hash_bytes).or_else(|| hash_bytes(git_dir));
+    (exists(b"index") || exists(b"worktrees")) && Some(configured_hash_bytes(config)) != now()
 }
 
-/// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied
-/// from a copy? `place`: its path on the host.
-pub fn may_be_applied(path: &[u8], place: &[u8], content: &[u8]) -> bool {
-    let role = KnownGitDirs::default().role(&[b"/.git/", path].concat());
+/// Would git begin to read a `config.worktree` that is there already? It was not judged, because git
+/// did not read it.
+pub fn wakes_work_tree_config(git_dir: &[u8], before: &[u8], after: &[u8]) -> bool {
+    if !reads_work_tree_config(after) || reads_work_tree_config(before) {
+        return false;
+    }
+    let exists = |dir: &[u8]| {
+        let path = [dir, b"/config.worktree"].concat();
+        !matches!(rustix::fs::lstat(path), Err(Errno::NOENT))
+    };
+    exists(git_dir)
+        || trusted_paths::entries_of(git_dir)
+            .map_or(true, |entries| entries.iter().any(|entry| exists(entry)))
+}
+
+fn reads_work_tree_config(config: &[u8]) -> bool {
+    let mut reads = false;
+    let _ = config::each(config, &mut |section, key, value| {
+        let is_plain = section.name == b"extensions" && section.subsection.is_none();
+        if is_plain && key == b"worktreeconfig" {
+            reads = value != Some(b"false");
+        }
+    });
+    reads
+}
+
+/// The same for the file `commondir` of a linked work tree's entry. `None`: it is removed.
+pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> bool {
+    let common = match content.and_then(line) {
+        Some(common) if !common.is_empty() => trusted_paths::resolved(entry, common),
+        _ => entry.to_vec(),
+    };
+    let mut config = Vec::new();
+    let later = match trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config) {
+        Ok(()) => Some(configured_hash_bytes(&config)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Some(20),
+        Err(_) => None,
+    };
+    let index = [entry, b"/index"].concat();
+    let has_index = !matches!(rustix::fs::lstat(index), Err(Errno::NOENT));
+    has_index && (later.is_none() || later != hash_bytes(entry))
+}
+
+/// Does a repository above this directory have files in it? A new repository here would take its
+/// place. An index that can not be read counts as yes, unless the command can not read it either.
+pub fn holds_tracked_files(dir: &[u8]) -> bool {
+    let mut top = recognise_git_dirs::parent(dir);
+    while !top.is_empty() {
+        let git_file = [top, b"/.git"].concat();
+        let git_dir = match rustix::fs::lstat(&git_file[..]) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => git_file,
+            Ok(_) => match trusted_paths::first_line(git_file) {
+                Ok(Some(line)) => match line.strip_prefix(b"gitdir: ") {
+                    Some(target) => trusted_paths::resolved(top, target),
+                    None => return false,
+                },
+                _ => return false,
+            },
+            Err(_) => {
+                top = recognise_git_dirs::parent(top);
+                continue;
+            }
+        };
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let index = [&git_dir[..], b"/index"].concat();
+        let mut content = Vec::new();
+        let read = rustix::fs::open(index, flags, Mode::empty())
+            .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content));
+        return match read {
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => false,
+            Err(_) => true,
+            Ok(_) => hash_bytes(&git_dir)
+                .and_then(|hash| index::has_path_below(&content, hash, &dir[top.len() + 1..]))
+                .unwrap_or(true),
+        };
+    }
+    false
+}
+
+/// The answer of `paddock-core git-state`.
+pub enum AppliedState {
+    Harmful,
+    /// The file gets this content.
+    Harmless(Vec<u8>),
+}
+
+/// May a file with this path in a git directory be applied from a copy? `place`: its path on the
+/// host.
+pub fn applied_state(path: &[u8], place: &[u8], content: Vec<u8>) -> AppliedState {
+    let known = KnownGitDirs::default();
+    let path = [b"/.git/", path].concat();
     let dir = recognise_git_dirs::parent(place);
-    role.is_none_or(|role| state_is_harmless(role, dir, content))
+    let role = known.role(&path).filter(|role| role.is_checked());
+    match role {
+        _ if known.is_foreign_part(&path) => AppliedState::Harmful,
+        Some(role) if !state_is_harmless(role, dir, &content) => AppliedState::Harmful,
+        Some(role) => AppliedState::Harmless(placed_content(role, dir, content)),
+        None => AppliedState::Harmless(content),
+    }
 }
 
 /// The only line of a file.
 fn line(content: &[u8]) -> Option<&[u8]> {
     let line = content.strip_suffix(b"\n").unwrap_or(content);
     (!line.iter().any(u8::is_ascii_control)).then_some(line)
-}
-
-/// `gitdir: …/worktrees/NAME` in a git directory, if that is a directory in the trees without a
-/// link on the way: its parts are judged as well. A submodule's file leads elsewhere, and only the
-/// user may make it.
-fn leads_to_worktree(
-    git_view: &GitView<'_>,
-    names: &mut NamePatterns,
-    dir: &Dir<'_>,
-    content: &[u8],
-) -> bool {
-    let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else {
-        return false;
-    };
-    let path = trusted_paths::resolved(&whole_path(dir), target);
-    if !names.git.is_place_of_entry(&path) {
-        return false;
-    }
-    let Some(path) = whole(path).filter(|path| is_searched(git_view, names, path)) else {
-        return false;
-    };
-    // The next run finds the work tree by this entry. `git worktree move` writes it last.
-    let top = whole_path(dir);
-    let agrees =
-        || matches!(trusted_paths::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
-    if git_view.finishing && !agrees() {
-        return false;
-    }
-    if !means_nothing_new(git_view.roots, names, path.as_bytes(), &top) {
-        return false;
-    }
-    // The kernel resolves ".." after links. Without links on the way the path means what its text
-    // says.
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-    let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
-    match (met.and_then(identity), git_view.roots.look(&path).and_then(identity)) {
-        (Ok(met), Ok(spelled)) => met == spelled,
-        _ => false,
-    }
-}
-
-fn whole(path: Vec<u8>) -> Option<AbsPath> {
-    Text::from_bytes(path).and_then(AbsPath::new).ok()
-}
-
-/// Is every path that git trusts in a work tree at `top` protected there, or out of the command's
-/// reach? Relative values of the configuration mean other files there than in the known work trees.
-fn means_nothing_new(
-    roots: &TreeRoots,
-    names: &mut NamePatterns,
-    entry: &[u8],
-    top: &[u8],
-) -> bool {
-    let repository = recognise_git_dirs::parent(recognise_git_dirs::parent(entry));
-    let Ok(trusted) = trusted_paths::by_all(repository, entry, top) else { return false };
-    trusted.paths.into_iter().all(|path| {
-        let Some(path) = whole(path) else { return false };
-        match roots.place_of(&path) {
-            Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
-            _ => true,
-        }
-    })
-}
-
-/// Do walks reach the entry of a work tree, and protect the files that git reads there? They skip
-/// denied directories, directories that can not be listed, and left-out paths.
-fn is_searched(git_view: &GitView<'_>, names: &mut NamePatterns, entry: &AbsPath) -> bool {
-    let GitView { roots, shut, .. } = *git_view;
-    let Some((tree, below)) = roots.place_of(entry) else { return false };
-    let root = tree.path.as_bytes();
-    let commondir = [below, b"/commondir"].concat();
-    if !tree.writable || !tree.watched || tree.leaves_out(below) || names.may_deny(root, below) {
-        return false;
-    }
-    let ends = below
-        .iter()
-        .enumerate()
-        .filter(|(_, byte)| **byte == b'/')
-        .map(|(at, _)| at)
-        .chain([below.len()]);
-    let is_open = |end: usize| {
-        let stat = tree.open(&below[..end], OFlags::PATH).and_then(rustix::fs::fstat);
-        stat.is_ok_and(|stat| !shut.iter().any(|shut| shut.identity == Identity::from(&stat)))
-    };
-    names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }
 
 /// The paths that a `.git` file makes git trust in its work tree, whatever the repository's own
@@ -438,7 +418,9 @@ pub fn trusted_paths_of_git_file(
     let common = trusted_paths::first_line([&git_dir[..], b"/commondir"].concat())?;
     let common =
         common.map_or_else(|| git_dir.clone(), |common| trusted_paths::resolved(&git_dir, &common));
-    trusted_paths::by_all(&common, &git_dir, &top)
+    let mut trusted = trusted_paths::by_all(&common, &git_dir, &top)?;
+    trusted.named.push(git_dir);
+    Ok(trusted)
 }
 
 /// The paths that the configuration at a name makes git trust.
@@ -456,7 +438,7 @@ pub fn trusted_paths_of_config(
     let read = object.and_then(|(object, link)| match link {
         // Git follows the symlink.
         true => trusted_paths::read_file(&file, &mut content),
-        false => read(object.as_fd(), trusted_paths::MAX_CONFIG_BYTES, &mut content).map(drop),
+        false => read(object.as_fd(), trusted_paths::MAX_CONFIG_BYTES, &mut content),
     });
     match read {
         Ok(()) => trusted_paths::by(&file, &content, None),
@@ -465,8 +447,8 @@ pub fn trusted_paths_of_config(
     }
 }
 
-/// Reads a plain file that is open with O_PATH, and returns its number of hard links afterwards.
-fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+/// Reads a plain file that is open with O_PATH.
+fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
     let mut link = [0; 32];
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file =
@@ -474,7 +456,7 @@ fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<
     read_open(file.as_fd(), longest, buffer)
 }
 
-fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<(), Errno> {
     buffer.clear();
     loop {
         let length = buffer.len();
@@ -485,8 +467,7 @@ fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Resu
             buffer.try_reserve(MAX_NEW_CONFIG_BYTES + 1).map_err(|_| Errno::NOMEM)?;
         }
         if rustix::io::pread(file, spare_capacity(buffer), length as u64)? == 0 {
-            break;
+            return Ok(());
         }
     }
-    Ok(rustix::fs::fstat(file)?.st_nlink as u64)
 }

@@ -2,22 +2,22 @@
 //!
 //! A directory is git's by its name, `.git`, or by its parts. In the second case it is known by its
 //! path, from the first scan of a run on. Such a directory is pinned with all directories above it,
-//! so the command can not move it. If the host moves it, the guard finds it at its new path and
-//! adds that. A new one is quarantined.
+//! so the command can not move it. If the host moves it, the judge of writes finds it at its new
+//! path by its parts.
 
 use crate::files::patterns::case_fold;
 
 use super::{Role, git_table};
 
 /// So many entries of linked work trees are remembered. Further `.git` files are refused.
-const MAX_NAMED_ENTRIES: usize = 4096;
+const MAX_NAMED_PATHS: usize = 4096;
 
 /// Directories that are git's by their parts, by absolute path.
 #[derive(Debug, Default)]
 pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
     /// Entries that a `.git` file of a linked work tree names.
-    named_entries: Vec<Vec<u8>>,
+    named_paths: Vec<Vec<u8>>,
 }
 
 /// The kind of git directory that contains a path.
@@ -59,20 +59,25 @@ impl KnownGitDirs {
         &self.dirs
     }
 
-    /// Remembers an entry that a `.git` file names. False: there are too many.
-    pub fn add_named_entry(&mut self, entry: &[u8]) -> bool {
-        let is_known = self.named_entries.iter().any(|known| known == entry);
-        if !is_known && self.named_entries.len() < MAX_NAMED_ENTRIES {
-            self.named_entries.push(entry.to_vec());
+    /// Remembers a path that git's own files name: the entry in a `.git` file, or a remote. False:
+    /// there are too many.
+    pub fn add_named_path(&mut self, path: &[u8]) -> bool {
+        let is_known = self.named_paths.iter().any(|known| known == path);
+        if !is_known && self.named_paths.len() < MAX_NAMED_PATHS {
+            self.named_paths.push(path.to_vec());
             return true;
         }
         is_known
     }
 
-    /// Does the way to an entry that a `.git` file names lead through this path? A symlink there
-    /// would lead git to another repository. Case does not count: the file system may ignore it.
-    pub fn leads_to_named_entry(&self, path: &[u8]) -> bool {
-        self.named_entries.iter().any(|entry| {
+    pub fn named_paths(&self) -> &[Vec<u8>] {
+        &self.named_paths
+    }
+
+    /// Does the way to such a path lead through this one? A symlink here would lead git to another
+    /// repository. Case does not count: the file system may ignore it.
+    pub fn leads_to_named_path(&self, path: &[u8]) -> bool {
+        self.named_paths.iter().any(|entry| {
             let (above, rest) = entry.split_at(path.len().min(entry.len()));
             above.eq_ignore_ascii_case(path) && matches!(rest, [] | [b'/', ..])
         })
@@ -130,18 +135,10 @@ impl KnownGitDirs {
         if names.is_empty() {
             return Some(Role::GitFile);
         }
-        let fits = |part: &&git_table::GitPart| {
-            let pattern: Vec<&str> = part.path.split('/').collect();
-            let from = names.len().checked_sub(pattern.len());
-            // The number of components in a submodule's name is not known.
-            from.is_some_and(|from| from == 0 || of == GitDirKind::Submodule)
-                && pattern
-                    .iter()
-                    .rev()
-                    .zip(names.iter().rev())
-                    .all(|(one, name)| *one == "*" || one.as_bytes() == *name)
-        };
-        let role = git_table::PARTS.iter().filter(fits).find_map(|part| part.role)?;
+        if is_ref(of, &names) {
+            return Some(if last(path) == b"HEAD" { Role::Head } else { Role::Ref });
+        }
+        let role = parts_at(of, &names).find_map(|part| part.role)?;
         let pointer = matches!(role, Role::CommonDir | Role::GitDir);
         let in_entry =
             pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
@@ -152,6 +149,20 @@ impl KnownGitDirs {
             GitDirKind::Repository | GitDirKind::Submodule => !pointer,
         };
         stands.then_some(role)
+    }
+
+    /// Would git obey this name, if its directory became the common directory of a repository? In a
+    /// git directory such names stand only where git makes them.
+    pub fn is_foreign_part(&self, path: &[u8]) -> bool {
+        let stands = |location: GitLocation<'_>| {
+            let GitLocation { of, names } = location;
+            let is_of_refs = names.ends_with(&[b"refs", b"remotes"])
+                && (names.len() == 2 || of == GitDirKind::Submodule);
+            names.is_empty() || is_of_refs || parts_at(of, &names).next().is_some()
+        };
+        OBEYED_NAMES.contains(&last(path))
+            && self.inside(path).is_some_and(|location| !stands(location))
+            && !self.is_branch(path)
     }
 
     /// Is this the name of a branch, or a directory of such names, in the repository of a
@@ -179,6 +190,73 @@ impl KnownGitDirs {
         let part = [&path[end..], b"/config"].concat();
         in_layout(&part).0 != GitDirKind::Repository && !is_branch_in(&part)
     }
+}
+
+/// The names in a repository that make git run a program, or read another repository.
+const OBEYED_NAMES: [&[u8]; 10] = [
+    b"alternates",
+    b"attributes",
+    b"branches",
+    b"commondir",
+    b"config",
+    b"config.worktree",
+    b"gitdir",
+    b"grafts",
+    b"hooks",
+    b"remotes",
+];
+
+/// The parts of a git directory that a path can be.
+fn parts_at<'n>(
+    of: GitDirKind,
+    names: &'n [&'n [u8]],
+) -> impl Iterator<Item = &'static git_table::GitPart> + use<'n> {
+    git_table::PARTS.iter().filter(move |part| {
+        let pattern: Vec<&str> = part.path.split('/').collect();
+        let from = names.len().checked_sub(pattern.len());
+        // The number of components in a submodule's name is not known.
+        from.is_some_and(|from| from == 0 || of == GitDirKind::Submodule)
+            && pattern
+                .iter()
+                .rev()
+                .zip(names.iter().rev())
+                .all(|(one, name)| is_named(name, one.as_bytes()))
+    })
+}
+
+/// Does a component of a part mean this name? A star at its end stands for any letters.
+pub fn is_named(name: &[u8], part: &[u8]) -> bool {
+    match part.strip_suffix(b"*") {
+        Some(start) => name.starts_with(start),
+        None => name == part,
+    }
+}
+
+/// May a path be a ref? A quick check.
+pub fn may_be_ref(path: &[u8]) -> bool {
+    is_own_ref(last(path)) || path.windows(6).any(|part| part == b"/refs/")
+}
+
+/// A ref that stands in the git directory itself: HEAD, ORIG_HEAD, BISECT_EXPECTED_REV. Git writes
+/// `FETCH_HEAD` and `MERGE_HEAD` as plain files, and does not follow what they name. A message can
+/// have any text.
+fn is_own_ref(name: &[u8]) -> bool {
+    let is_plain_file = matches!(name, b"FETCH_HEAD" | b"MERGE_HEAD") || name.ends_with(b"MSG");
+    let is_upper = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'_';
+    !name.is_empty() && name.iter().all(is_upper) && !is_plain_file
+}
+
+/// Are these the components of a ref in a git directory? Git reads no ref whose name ends in
+/// `.lock`.
+fn is_ref(of: GitDirKind, names: &[&[u8]]) -> bool {
+    let Some((name, above)) = names.split_last() else { return false };
+    let in_refs = match of {
+        // The number of components in a submodule's name is not known.
+        GitDirKind::Submodule => above.iter().skip(1).any(|name| *name == b"refs"),
+        GitDirKind::Repository | GitDirKind::Entry => above.first() == Some(&&b"refs"[..]),
+    };
+    let in_git_dir = above.is_empty() || of == GitDirKind::Submodule;
+    !name.ends_with(b".lock") && (in_refs || (in_git_dir && is_own_ref(name)))
 }
 
 /// The kind of git directory that a path belongs to, and the components from there on. For a
@@ -261,12 +339,21 @@ mod tests {
             (".git/worktrees/n/index", Some(Role::Index)),
             (".git/modules/a/b/index", Some(Role::Index)),
             (".git/worktrees/n/rebase-merge/msgnum", Some(Role::Number)),
+            (".git/rebase-merge/update-refs", Some(Role::RefList)),
+            (".git/rebase-apply/head-name", Some(Role::RefList)),
+            (".git/update-refs", None),
+            (".git/sharedindex.0123", Some(Role::SharedIndex)),
+            (".git/sharedindex_0123", None),
             (".git/worktrees/n/rebase-apply/apply-opt", Some(Role::ApplyOptions)),
             (".git/packed-refs", Some(Role::PackedRefs)),
             (".git/modules/a/b/packed-refs", Some(Role::PackedRefs)),
             (".git/worktrees/n/packed-refs", None),
             (".git/objects/index", None),
             (".git/objects/info/alternates", None),
+            (".git/sl/config", None),
+            (".git/worktrees/n/sl/config", None),
+            (".git/modules/a/sl/config", Some(Role::Config)), // a submodule may be called a/sl
+            (".git/modules/a/sl/config-git-user", None),
             (".vscode/config", None),
             ("a/.git/x/.git", Some(Role::GitFile)),
             ("/w/.bare/worktrees/n/commondir", Some(Role::CommonDir)),
@@ -336,7 +423,7 @@ mod tests {
     #[test]
     fn the_way_to_a_named_entry_is_known() {
         let mut known = known();
-        assert!(known.add_named_entry(b"/w/other/.git/worktrees/n"));
+        assert!(known.add_named_path(b"/w/other/.git/worktrees/n"));
         for (path, expected) in [
             ("/w", true),
             ("/w/other", true),
@@ -346,13 +433,13 @@ mod tests {
             ("/w/other2", false),
             ("/w/other/.git/worktrees/n/x", false),
         ] {
-            assert_eq!(known.leads_to_named_entry(path.as_bytes()), expected, "{path}");
+            assert_eq!(known.leads_to_named_path(path.as_bytes()), expected, "{path}");
         }
-        for number in 1..MAX_NAMED_ENTRIES {
-            assert!(known.add_named_entry(format!("/w/.git/worktrees/{number}").as_bytes()));
+        for number in 1..MAX_NAMED_PATHS {
+            assert!(known.add_named_path(format!("/w/.git/worktrees/{number}").as_bytes()));
         }
-        assert!(!known.add_named_entry(b"/w/.git/worktrees/more"));
-        assert!(known.add_named_entry(b"/w/other/.git/worktrees/n"));
+        assert!(!known.add_named_path(b"/w/.git/worktrees/more"));
+        assert!(known.add_named_path(b"/w/other/.git/worktrees/n"));
     }
 
     #[test]
@@ -366,5 +453,75 @@ mod tests {
         assert!(known().is_covered(b"/w/.git/modules/m/refs"));
         assert!(!known().is_covered(b"/w/.git/modules/m/refs/heads/inner"));
         assert!(!known().is_covered(b"/w/.bare") && !known().is_covered(b"/w/.git/x"));
+    }
+
+    #[test]
+    fn refs_are_known_by_their_place() {
+        let known = KnownGitDirs::default();
+        for path in [
+            "/w/.git/HEAD",
+            "/w/.git/ORIG_HEAD",
+            "/w/.git/AUTO_MERGE",
+            "/w/.git/BISECT_EXPECTED_REV",
+            "/w/.git/NOTES_MERGE_REF",
+            "/w/.git/refs/heads/main",
+            "/w/.git/refs/stash",
+            "/w/.git/refs/remotes/origin/HEAD",
+            "/w/.git/worktrees/x/HEAD",
+            "/w/.git/worktrees/x/refs/bisect/bad",
+            "/w/.git/modules/m/refs/heads/a/b",
+            "/w/.git/modules/m/HEAD",
+        ] {
+            let role = if path.ends_with("/HEAD") { Role::Head } else { Role::Ref };
+            assert_eq!(known.role(path.as_bytes()), Some(role), "{path}");
+            assert!(may_be_ref(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/w/.git/FETCH_HEAD",
+            "/w/.git/MERGE_HEAD",
+            "/w/.git/COMMIT_EDITMSG",
+            "/w/.git/MERGE_MSG",
+            "/w/.git/refs/heads/main.lock",
+            "/w/.git/logs/HEAD",
+            "/w/refs/heads/main",
+            "/w/HEAD",
+        ] {
+            assert_ne!(known.role(path.as_bytes()), Some(Role::Ref), "{path}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_repository_stand_only_where_git_makes_them() {
+        let known = KnownGitDirs::default();
+        for path in [
+            "/w/.git/abc/config",
+            "/w/.git/abc/hooks",
+            "/w/.git/abc/remotes",
+            "/w/.git/abc/refs/remotes",
+            "/w/.git/abc/info/attributes",
+            "/w/.git/abc/objects/info/alternates",
+            "/w/.git/objects/x/commondir",
+        ] {
+            assert!(known.is_foreign_part(path.as_bytes()), "{path}");
+        }
+        for path in [
+            "/w/.git/config",
+            "/w/.git/hooks",
+            "/w/.git/branches",
+            "/w/.git/remotes",
+            "/w/.git/refs/remotes",
+            "/w/.git/logs/refs/remotes",
+            "/w/.git/modules/m/refs/remotes",
+            "/w/.git/worktrees/w/refs/remotes",
+            "/w/.git/info/attributes",
+            "/w/.git/modules/m/config",
+            "/w/.git/modules/m/branches",
+            "/w/.git/refs/heads/config",
+            "/w/.git/logs/refs/heads/hooks",
+            "/w/config",
+            "/w/hooks",
+        ] {
+            assert!(!known.is_foreign_part(path.as_bytes()), "{path}");
+        }
     }
 }

@@ -45,12 +45,15 @@ pub struct TrustedPaths {
     /// The directories that relative values are resolved from. From another directory the same
     /// values mean other files.
     pub bases: Vec<Vec<u8>>,
+    /// Repositories that git goes to: the entry of a linked work tree, a remote on this machine.
+    pub named: Vec<Vec<u8>>,
 }
 
 impl TrustedPaths {
     pub fn extend(&mut self, other: TrustedPaths) {
         self.paths.extend(other.paths);
         self.bases.extend(other.bases);
+        self.named.extend(other.named);
     }
 
     /// Adds the paths of one value, resolved from a directory.
@@ -75,6 +78,13 @@ pub fn by(
     let mut files = vec![file.to_vec()];
     note(file, content, &mut lines);
     let (mut trusted, mut next) = (TrustedPaths::default(), 0);
+    let remotes = config::local_remotes(content);
+    if !remotes.is_empty() {
+        let tops = top.map_or_else(|| tops_of(parent(file)), |top| Ok(vec![top.to_vec()]))?;
+        let named =
+            |top: &Vec<u8>| remotes.iter().map(|path| resolved(top, path)).collect::<Vec<_>>();
+        trusted.named = tops.iter().flat_map(named).collect();
+    }
     // The list grows while included files are read.
     while next < lines.len() {
         let ConfigLine { file: own, key, value } = &lines[next];
@@ -178,9 +188,7 @@ pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-        FileType::RegularFile => {
-            super::read_open(file.as_fd(), MAX_CONFIG_BYTES, content).map(drop)
-        }
+        FileType::RegularFile => super::read_open(file.as_fd(), MAX_CONFIG_BYTES, content),
         FileType::Directory => Err(Errno::ISDIR),
         _ => Err(Errno::INVAL),
     }
@@ -193,26 +201,35 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
         return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
     }
     let mut tops = vec![if last(git) == b".git" { parent(git).to_vec() } else { git.to_vec() }];
+    for entry in entries_of(git)? {
+        tops.extend(linked_by(&entry)?);
+    }
+    Ok(tops)
+}
+
+/// The entries of the linked work trees of a git directory.
+pub fn entries_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let entries = [git, b"/worktrees"].concat();
     let failed = |source| UnreadableGitFile { path: entries.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
         Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
         // Git does not use it as a directory of entries either.
-        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(tops),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
         Err(source) => return Err(failed(source)),
     };
+    let mut found = Vec::new();
     for entry in listed {
         let entry = entry.map_err(failed)?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            tops.extend(linked_by(&[&entries[..], b"/", entry.file_name().to_bytes()].concat())?);
+            found.push([&entries[..], b"/", entry.file_name().to_bytes()].concat());
         }
     }
-    Ok(tops)
+    Ok(found)
 }
 
 /// `gitdir` in the entry of a linked work tree is the path of its `.git`.
-pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
+fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let written = first_line([entry, b"/gitdir"].concat())?;
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }

@@ -2,7 +2,7 @@
 //! wait.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::handle_new_name::NameHandler;
 use super::overlay_view::WatchedDir;
 use super::{Guard, GuardError};
-use crate::files::walk::{self, Below, Dir, GitParts, MAX_NAME_DELAY, Visitor as _, WalkError};
+use crate::files::walk::{self, Below, Dir, MAX_NAME_DELAY, Visitor as _, WalkError};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 
@@ -86,7 +86,6 @@ impl Guard {
         while self.pending.events.len() < MAX_PENDING_EVENTS && self.note()? {}
         let read = &self.pending.events[before..];
         let any = !read.is_empty();
-        self.quiet &= read.iter().all(|event| event.what.contains(ReadFlags::IGNORED));
         if read.iter().any(|event| event.what.contains(ReadFlags::QUEUE_OVERFLOW)) {
             self.make_up_for_lost()?;
         } else if any {
@@ -97,31 +96,17 @@ impl Guard {
 
     /// Events were lost: everything is scanned, and the remaining events are dropped.
     fn make_up_for_lost(&mut self) -> Result<(), GuardError> {
-        self.state.lost = true;
-        self.note_ends();
-        if let Some(view) = &mut self.view {
-            view.is_astray = true;
-        }
-        if self.state.finishing { Ok(()) } else { self.patrol(true) }
-    }
-
-    /// Drops the pending events. Names that went away still count: a new object at such a name is
-    /// new.
-    pub(super) fn note_ends(&mut self) {
         for at in self.pending.judged..self.pending.events.len() {
             let PendingEvent { watch, what, .. } = self.pending.events[at];
-            let node =
-                self.state.nodes.of_watch(watch).and_then(|number| self.state.nodes.get(number));
             if what.contains(ReadFlags::IGNORED) {
                 self.state.ended(watch);
-            } else if let (Some(node), Some(name)) = (node, self.pending.name(at))
-                && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM)
-            {
-                let parent = node.identity;
-                self.state.gone(parent, name.to_bytes());
             }
         }
         self.pending.clear();
+        if let Some(view) = &mut self.view {
+            view.is_astray = true;
+        }
+        self.patrol(true)
     }
 
     /// Reads one buffer of events. False: there were none.
@@ -164,9 +149,7 @@ impl Guard {
                 .nodes
                 .of_watch(watch)
                 .and_then(|number| Some((number, self.state.nodes.get(number)?)));
-            let Some((number, node)) =
-                node.filter(|(_, node)| !node.file && what.intersects(APPEARED))
-            else {
+            let Some((number, node)) = node.filter(|_| what.intersects(APPEARED)) else {
                 continue;
             };
             let (state, folding) = (node.state, node.folding);
@@ -196,20 +179,11 @@ impl Guard {
             }
             if what.contains(ReadFlags::IGNORED) {
                 self.state.ended(watch);
-            } else if !done && let Some(number) = self.state.nodes.of_watch(watch) {
-                let name = self.pending.name(at).map(CStr::to_owned);
-                match self.state.nodes.get(number) {
-                    Some(node) if node.file => {
-                        let (above, name) = self.state.nodes.place(node);
-                        if let Ok(name) = CString::new(name) {
-                            self.look_at(above, &name)?;
-                        }
-                    }
-                    Some(_) if name.is_some() => {
-                        self.judge(number, what, &name.unwrap_or_default())?
-                    }
-                    _ => {}
-                }
+            } else if !done
+                && let Some(number) = self.state.nodes.of_watch(watch)
+                && let Some(name) = self.pending.name(at).map(CStr::to_owned)
+            {
+                self.judge(number, what, &name)?;
             }
             if Instant::now() > until {
                 break;
@@ -228,9 +202,7 @@ impl Guard {
         {
             view.is_astray = true;
         }
-        if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
-            let parent = node.identity;
-            self.state.gone(parent, name.to_bytes());
+        if what.contains(ReadFlags::MOVED_FROM) {
             return Ok(());
         }
         if !what.contains(ReadFlags::ISDIR)
@@ -242,8 +214,8 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// Is it a socket, a symlink or a FIFO in a git directory, or another name of a closed file?
-    /// Asked for every new file: the directory is opened once for all events that come together.
+    /// Is it a socket, or another name of a closed file? Asked for every new file: the directory is
+    /// opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
         let Some(is_copy) = tree.map(|tree| self.roots.trees[tree].is_copy()) else {
@@ -265,11 +237,8 @@ impl Guard {
         };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => self.state.closed(Identity::from(&stat)).is_some(),
-            _ if is_copy => false,
-            FileType::Directory => false,
-            FileType::Socket => true,
-            // `NameHandler` finds out whether it is in a git directory.
-            _ => self.names.guards_git,
+            FileType::Socket => !is_copy,
+            _ => false,
         })
     }
 
@@ -315,51 +284,12 @@ impl Guard {
         Ok(true)
     }
 
-    /// Judges the state of the git directories of the start. Writes to a file that exists make no
-    /// event. False: a directory can not be opened, and everything has to be scanned.
-    pub(super) fn check_known_state(&mut self) -> Result<bool, GuardError> {
-        for number in std::mem::take(&mut self.state.git_state) {
-            let found = self.approach(number);
-            let Some(node) = self.state.nodes.get(number) else { continue };
-            let open_dir = match found {
-                Ok(true) => self.open_dirs.last(),
-                Ok(false) => continue, // It does not exist any more.
-                Err(_) => return Ok(false),
-            };
-            let Some(open_dir) = open_dir else { return Ok(false) };
-            let dir = Dir {
-                tree: &self.roots.trees[node.tree],
-                tree_index: node.tree,
-                fd: open_dir.fd.as_fd(),
-                path: &open_dir.path,
-                identity: node.identity,
-                state: node.state,
-                below: node.below,
-                folding: node.folding,
-                numbers_agree: false,
-                node: number,
-            };
-            let mut handler = NameHandler {
-                inotify: self.inotify.as_fd(),
-                roots: &self.roots,
-                state: &mut self.state,
-            };
-            handler.check_state(&mut self.names, &dir, true)?;
-        }
-        Ok(true)
-    }
-
     /// Is the name without meaning? Nearly every new file is.
     fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
         let Some(node) = self.state.nodes.get(number) else { return true };
         let (state, folding, below) = (node.state, node.folding, node.below);
-        let mut part = GitParts::default();
-        part.see(name, folding);
         let look = self.names.look(state, name, folding);
-        below == Below::Plain
-            && part == GitParts::default()
-            && look.is_nothing()
-            && !self.names.is_git(name, folding)
+        below == Below::Plain && look.is_nothing() && !self.names.is_git(name, folding)
     }
 
     /// Handles a name in a watched directory, and everything below it.
@@ -377,7 +307,7 @@ impl Guard {
             // and it is watched again.
             Ok(false) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
-                self.state.unwatched(watch);
+                self.state.forget(watch);
                 None
             }
             // Another user has shut a directory on the path, for the command too, or it is no
@@ -421,11 +351,6 @@ impl Guard {
                     file_type,
                     &mut handler,
                 )?;
-            }
-            let mut part = GitParts::default();
-            part.see(name.to_bytes(), folding);
-            if part != GitParts::default() {
-                handler.check_trap(&self.names.git, &dir)?;
             }
         }
         if let Some(view) = self.view.as_mut().filter(|view| view.tree == tree_index) {

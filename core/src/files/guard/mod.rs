@@ -1,20 +1,22 @@
 //! The guard of names that appear while a command runs.
 //!
 //! Every directory of the trees is watched (inotify) before it is listed, so a name is either
-//! listed or makes an event. A denied name that appears is masked inside. A protected name that was
-//! absent is quarantined, unless it is one of git's own with harmless content. The kernel reports
-//! names, not objects. So the guard looks up each name again, by descriptor, below a directory that
-//! is compared with the watched one, and judges the object that it finds. A command that changes
-//! names faster than the guard gains only time: the last scan, when no process runs any more,
-//! judges what it leaves.
+//! listed or makes an event. A denied name that appears is masked inside. The kernel reports names,
+//! not objects. So the guard looks up each name again, by descriptor, below a directory that is
+//! compared with the watched one, and judges the object that it finds.
+//!
+//! The guard is for names that the host makes. Writes of the command are judged before they happen
+//! (`files/writes/mod.rs`). The guard covers:
+//! - a denied name that appears or is replaced, with the target of a symlink: masked;
+//! - a socket that answers and was made outside: masked;
+//! - another name of a masked or locked file (link(2)): covered in the same way;
+//! - a name that was locked at the start and is replaced: locked again.
 
-mod flagged_names;
 mod foreign_sockets;
 mod guard_events;
 mod guard_state;
 mod handle_new_name;
 mod overlay_view;
-mod saved_state;
 #[cfg(test)]
 mod tests;
 mod watches;
@@ -24,39 +26,31 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::OFlags;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
-use rustix::time::ClockId;
 
 use super::cover::{Cover, CoverKind, CoverResult};
 use super::patterns::NamePatterns;
-use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{Below, Dir, Visitor, WalkError, Walker};
+use super::writes::FoundObjects;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 
-use flagged_names::FlaggedNames;
 use guard_events::{OpenDir, PendingEvents};
 use guard_state::GuardState;
 use handle_new_name::NameHandler;
 use overlay_view::OverlayView;
-pub use saved_state::{MissingTree, SavedState};
 use watches::{NO_NODE, Watches};
 
-/// A command that makes more protected names than this is ended: no usual work does that.
-const MAX_QUARANTINED: usize = 1000;
 /// Directories that can not be watched are scanned this often.
 const PATROL_INTERVAL: Duration = Duration::from_secs(1);
 /// One turn takes at most this long, so that the supervisor can serve signals.
 const TURN_TIMEOUT: Duration = Duration::from_millis(50);
 /// Other events are judged for at most this long before the guard checks for new denied names.
 const EVENT_SLICE_TIMEOUT: Duration = Duration::from_millis(2);
-/// Rounds of the last scan, as long as it finds something.
-const MAX_LAST_SCAN_ROUNDS: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
@@ -70,13 +64,6 @@ pub enum GuardError {
     Read(#[source] Errno),
     #[error("cannot cover a new name in the sandbox: {0}")]
     Cover(#[source] Errno),
-    #[error("the command created more than {MAX_QUARANTINED} protected names")]
-    TooManyQuarantined,
-    #[error(
-        "the last scan did not finish, and the workspace may still contain names that the command \
-            created: {0}"
-    )]
-    Unfinished(#[source] Box<GuardError>),
 }
 
 impl GuardError {
@@ -89,25 +76,17 @@ impl GuardError {
             GuardError::Watch { source: Errno::NOSPC, .. } => {
                 "raise the limit (sysctl fs.inotify.max_user_watches=1048576), or make less writable"
             }
-            GuardError::Unfinished(error) => error.hint(),
-            GuardError::TooManyQuarantined => "the removed names are in the session's directory",
             _ => "type `paddock doctor` to test every mechanism on this machine",
         }
     }
 }
 
-/// What the guard has done with a name.
+/// A name that was denied or locked, and is covered again inside. `window`: how long it could be
+/// seen.
 #[derive(Debug, PartialEq, Eq)]
-pub enum GuardEvent {
-    /// Protected, absent at the start, and quarantined. Not whole if it was too large to copy.
-    Quarantined { path: AbsPath, moved_to: AbsPath, whole: bool },
-    /// Denied or protected, replaced or new, and covered again inside. `window`: how long it could
-    /// be seen.
-    Masked { path: AbsPath, window: Duration },
-    /// Removed for good, because it could not be kept.
-    Removed { path: AbsPath, source: Errno },
-    /// It could not be quarantined.
-    Failed { path: AbsPath, source: Errno },
+pub struct CoveredName {
+    pub path: AbsPath,
+    pub window: Duration,
 }
 
 /// Places covers inside the sandbox, and returns the result of each.
@@ -125,30 +104,27 @@ pub struct Guard {
     /// Directories that are open for the events that are being judged, the last one last. So a deep
     /// directory is not opened from its root for each event.
     open_dirs: Vec<OpenDir>,
-    /// Nothing has happened yet that the last scan has to check.
-    quiet: bool,
     last_patrol: Instant,
-    /// By the clock of file timestamps.
-    since: Timespec,
-    flagged: FlaggedNames,
+    /// Writes of the command are judged.
+    is_judged: bool,
 }
 
 impl Guard {
     /// Watches and lists the trees. The returned covers have to be placed before the command
     /// starts. Paths in `left_out` are held by other means. So are the files `closed`, under one of
-    /// their names. Quarantined names go to `taken`, which is made when it is needed.
+    /// their names. `is_judged`: writes are judged. `found_objects` gets what the judge needs besides
+    /// patterns.
     pub fn arm(
         mut names: NamePatterns,
         trees: &[GrantedTree],
         left_out: &[AbsPath],
         closed: &[Identity],
-        quarantine_path: AbsPath,
+        is_judged: bool,
+        found_objects: &mut FoundObjects,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
-        let since = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
-        let left_out = [left_out, std::slice::from_ref(&quarantine_path)].concat();
-        let roots = TreeRoots::open(trees, &left_out)?;
+        let roots = TreeRoots::open(trees, left_out)?;
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::has_end_signal);
         let mut nodes = Watches::default();
@@ -165,15 +141,9 @@ impl Guard {
             }
         };
         let mut found = scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut watch_dir)?;
-        let covers = std::mem::take(&mut found.covers);
-        let flagged = FlaggedNames::new(&roots, &found.flagged);
-        let state = GuardState::new(
-            nodes,
-            Quarantine::new(quarantine_path),
-            names.guards_git,
-            found,
-            since,
-        );
+        *found_objects = found.take_found_objects();
+        let mut covers = std::mem::take(&mut found.covers);
+        let state = GuardState::new(nodes, found);
         let mut guard = Guard {
             inotify,
             names,
@@ -184,15 +154,19 @@ impl Guard {
             buffer: Vec::new(),
             pending: PendingEvents::default(),
             open_dirs: Vec::new(),
-            quiet: true,
             last_patrol: Instant::now(),
-            since,
-            flagged,
+            is_judged,
         };
         guard.give_up_stale();
         guard.watch_covered(&covers)?;
+        covers.retain(|cover| !is_judged || !cover.is_left_to_judge(&guard.names.git));
         guard.walker.is_interrupted = None;
         Ok((guard, covers))
+    }
+
+    /// The patterns of the plan, and those that the scan has added.
+    pub fn patterns(&self) -> &NamePatterns {
+        &self.names
     }
 
     /// Makes a tree a copy: `seen` is what the command sees, `own` what it has written. From then
@@ -232,33 +206,8 @@ impl Guard {
     }
 
     /// The symlinks in git directories that were found at the start, and their targets.
-    pub fn links_in_git(&self) -> Result<Vec<(AbsPath, &[u8])>, GuardError> {
-        let mut found = Vec::new();
-        if self.state.through.is_empty() {
-            return Ok(found);
-        }
-        for (index, rooted) in self.roots.trees.iter().enumerate() {
-            for number in self.state.nodes.directories(index) {
-                let Some(node) = self.state.nodes.get(number) else { continue };
-                let mut dir = Vec::new();
-                let links = self
-                    .state
-                    .through
-                    .iter()
-                    .filter(|link| link.dir == node.identity && !link.target.is_empty());
-                for link in links {
-                    if self.state.nodes.path(number, &mut dir) {
-                        let path = if dir.is_empty() {
-                            link.name.to_vec()
-                        } else {
-                            [&dir[..], b"/", &link.name].concat()
-                        };
-                        found.push((rooted.absolute(&path)?, &link.target[..]));
-                    }
-                }
-            }
-        }
-        Ok(found)
+    pub fn links_in_git(&self) -> &[(AbsPath, Vec<u8>)] {
+        &self.state.links_in_git
     }
 
     /// Readable when there is something to do.
@@ -283,21 +232,11 @@ impl Guard {
         !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
-    /// Judges new names. After an error the last scan checks everything.
+    /// Judges new names.
     pub fn turn(
         &mut self,
         put_covers: &mut PlaceCovers<'_>,
-        on_event: &mut dyn FnMut(GuardEvent),
-    ) -> Result<(), GuardError> {
-        let turned = self.judge_all(put_covers, on_event);
-        self.quiet &= turned.is_ok();
-        turned
-    }
-
-    fn judge_all(
-        &mut self,
-        put_covers: &mut PlaceCovers<'_>,
-        on_event: &mut dyn FnMut(GuardEvent),
+        on_event: &mut dyn FnMut(CoveredName),
     ) -> Result<(), GuardError> {
         let started = Instant::now();
         // Pending names have waited since the supervisor woke up. Later ones came after the last
@@ -312,10 +251,6 @@ impl Guard {
                 self.deliver(available, put_covers, on_event)?;
             }
             self.judge_waiting(reading + EVENT_SLICE_TIMEOUT)?;
-            if self.follow_moved()? {
-                self.patrol(true)?;
-                self.give_up_stale();
-            }
             self.deliver(available, put_covers, on_event)?;
             available = reading;
             if (!any && self.pending.is_empty()) || started.elapsed() > TURN_TIMEOUT {
@@ -339,63 +274,6 @@ impl Guard {
         Ok(())
     }
 
-    /// The last scan. No process may run inside any more. From now on a signal that asks this
-    /// process to end stops the scan. Ok: all trees were scanned. Otherwise the error is
-    /// [`GuardError::Unfinished`].
-    pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
-        sys::discard_signals();
-        self.walker.is_interrupted = Some(sys::has_end_signal);
-        self.walker.deadline = None;
-        let finished = self.scan_last(on_event);
-        // Events from before an error are reported too.
-        self.state.events.drain(..).for_each(on_event);
-        finished.map_err(|error| GuardError::Unfinished(Box::new(error)))
-    }
-
-    fn scan_last(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
-        self.state.finishing = true;
-        loop {
-            let any = self.read()?;
-            self.note_ends();
-            if !any {
-                break;
-            }
-        }
-        if self.quiet && !self.state.blind && self.check_known_state()? {
-            self.state.events.drain(..).for_each(&mut *on_event);
-            return self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()));
-        }
-        let mut moved = false;
-        for _ in 0..MAX_LAST_SCAN_ROUNDS {
-            self.state.flagged.clear();
-            self.state.unlisted = 0;
-            self.state.stored_path_bytes = 0;
-            self.state.unfinished = None;
-            let before = self.state.quarantined;
-            self.patrol(true)?;
-            self.state.events.drain(..).for_each(&mut *on_event);
-            moved = self.follow_moved()?;
-            if self.state.quarantined == before && !moved {
-                break;
-            }
-        }
-        if moved {
-            // The host moves repositories faster than the scan follows.
-            return Err(WalkError::Moved { path: self.roots.trees[0].path.clone() }.into());
-        }
-        self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    /// The number of flagged names that the last scan could not list.
-    pub fn unlisted(&self) -> usize {
-        self.state.unlisted
-    }
-
-    /// Flagged names that were made or changed during the run. Called after the last scan.
-    pub fn changed(&self) -> Vec<AbsPath> {
-        self.flagged.changed(&self.roots, &self.state.flagged, self.since)
-    }
-
     /// The inotify descriptor. The kernel takes tens of milliseconds to close it, so the caller
     /// passes it to `init_channel::abandon`.
     pub fn disband(self) -> OwnedFd {
@@ -415,7 +293,7 @@ impl Guard {
         };
         for index in 0..self.roots.trees.len() {
             let tree = &self.roots.trees[index];
-            if tree.watched || (tree.is_read_only() && !handler.state.finishing) {
+            if tree.watched || tree.is_read_only() {
                 let walked = self.walker.tree(&mut self.names, &self.roots, index, &mut handler);
                 walked.or_else(|error| handler.goes_on(error))?;
             }
@@ -427,20 +305,11 @@ impl Guard {
     /// Scans everything that the command sees of its copy.
     fn look_around(&mut self) -> Result<(), GuardError> {
         match &mut self.view {
-            Some(view) if !self.state.finishing => {
+            Some(view) => {
                 view.look_around(&mut self.walker, &mut self.names, &mut self.state.covers)
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
-    }
-
-    /// Repositories that were moved: the paths that git trusts are protected at their new location.
-    /// True: everything has to be scanned again.
-    fn follow_moved(&mut self) -> Result<bool, GuardError> {
-        for path in std::mem::take(&mut self.state.moved) {
-            self.names.add_git_directory(&path).map_err(WalkError::from)?;
-        }
-        Ok(self.names.settle().map_err(WalkError::from)?)
     }
 
     /// Drops watches of directories that are closed because of a symlink that was found later.
@@ -448,17 +317,18 @@ impl Guard {
         let names = &self.names;
         for watch in self.state.nodes.failing(|node| names.is_current(node.state)) {
             let _ = inotify::remove_watch(&self.inotify, watch);
-            self.state.unwatched(watch);
+            self.state.forget(watch);
         }
     }
 
-    /// Watches covered names, because the guard has to know whether one goes away. An object that
-    /// comes to the name after that may be the command's. An object that replaces a name in one step
-    /// is the host's: inside, the name is a mount point.
+    /// Remembers covered objects. A file among them is watched: its inode number may become another
+    /// file's.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
-        let (mut covered, mut masked) = (Vec::new(), Vec::new());
+        let mut covered = Vec::new();
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
-            let Some(tree) = self.roots.tree_of(&cover.path) else { continue };
+            if self.roots.tree_of(&cover.path).is_none() {
+                continue;
+            }
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
             let looked = self
                 .roots
@@ -467,7 +337,6 @@ impl Guard {
             match looked {
                 Ok((object, stat, fd)) if object.identity == cover.identity => {
                     covered.push(object);
-                    masked.extend((cover.kind == CoverKind::Mask).then_some(object));
                     self.state
                         .close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind)
                         .map_err(unwatched)?;
@@ -476,22 +345,9 @@ impl Guard {
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
             }
-            if cover.kind == CoverKind::ForeignSocket || !tree.watched || cover.path == tree.path {
-                continue;
-            }
-            let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-            let below =
-                cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
-            let below = below.strip_prefix(b"/").unwrap_or(below);
-            let watched = tree.open(below, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
-                watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD)
-            });
-            match watched {
-                Ok(_) | Err(Errno::NOENT) => {}
-                Err(source) => return Err(unwatched(source)),
-            }
         }
-        self.state.remember(covered, masked);
+        covered.sort_unstable();
+        self.state.covered = covered;
         Ok(())
     }
 
@@ -500,7 +356,7 @@ impl Guard {
         &mut self,
         available: Instant,
         put_covers: &mut PlaceCovers<'_>,
-        on_event: &mut dyn FnMut(GuardEvent),
+        on_event: &mut dyn FnMut(CoveredName),
     ) -> Result<(), GuardError> {
         self.state.direct = false;
         self.state.stored_path_bytes = 0;
@@ -519,7 +375,9 @@ impl Guard {
         available: Instant,
         put_covers: &mut PlaceCovers<'_>,
     ) -> Result<bool, GuardError> {
-        let state = &mut self.state;
+        let (state, git) = (&mut self.state, &self.names.git);
+        let is_judged = self.is_judged;
+        state.covers.retain(|cover| !is_judged || !cover.is_left_to_judge(git));
         if state.covers.is_empty() {
             return Ok(false);
         }
@@ -534,7 +392,7 @@ impl Guard {
         for (cover, result) in state.covers.drain(..).zip(&results) {
             match result {
                 CoverResult::Now if cover.kind != CoverKind::Pin => {
-                    state.events.push(GuardEvent::Masked { path: cover.path, window });
+                    state.events.push(CoveredName { path: cover.path, window });
                 }
                 CoverResult::Unknown => {
                     match self.view.as_mut().filter(|view| view.shows(&cover.path)) {
@@ -560,11 +418,6 @@ const APPEAR: WatchFlags = WatchFlags::CREATE
 fn appear(tree: &OpenTree) -> WatchFlags {
     if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
 }
-
-const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
-/// A new hard link is a change of attributes.
-const WRITTEN: WatchFlags =
-    WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 
 /// inotify has no call that takes a descriptor, so the path is that of /proc/self/fd.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {

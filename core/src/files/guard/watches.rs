@@ -29,8 +29,6 @@ pub struct WatchedNode {
     pub state: StateId,
     pub below: Below,
     pub folding: bool,
-    /// True: a file whose content is judged. False: a directory.
-    pub file: bool,
 }
 
 #[derive(Debug, Default)]
@@ -45,23 +43,6 @@ impl Watches {
     pub fn put_dir(&mut self, watch: i32, dir: &Dir<'_>) -> u32 {
         let (above, name) =
             if dir.path.is_empty() { (NO_NODE, &b""[..]) } else { (dir.node, dir.own_name()) };
-        self.put(watch, above, name, dir.identity, dir, false)
-    }
-
-    /// Adds a watched file of a watched directory.
-    pub fn put_file(&mut self, watch: i32, dir: &Dir<'_>, name: &[u8], identity: Identity) {
-        self.put(watch, dir.node, name, identity, dir, true);
-    }
-
-    fn put(
-        &mut self,
-        watch: i32,
-        above: u32,
-        name: &[u8],
-        identity: Identity,
-        dir: &Dir<'_>,
-        file: bool,
-    ) -> u32 {
         let known = self.by_watch.get(&watch).copied().or_else(|| self.free.pop());
         let number = known.unwrap_or(self.slots.len() as u32);
         // The memory of an earlier name is used again.
@@ -76,11 +57,10 @@ impl Watches {
             above,
             name: own_name,
             tree: dir.tree_index,
-            identity,
+            identity: dir.identity,
             state: dir.state,
             below: dir.below,
             folding: dir.folding,
-            file,
         };
         match self.slots.get_mut(number as usize) {
             Some(slot) => *slot = node,
@@ -103,21 +83,7 @@ impl Watches {
     /// The watched directories of a tree.
     pub fn directories(&self, tree: usize) -> impl Iterator<Item = u32> {
         let numbers = self.by_watch.values().copied();
-        numbers.filter(move |number| {
-            let node = &self.slots[*number as usize];
-            node.tree == tree && !node.file
-        })
-    }
-
-    /// Was this never watched? False if nothing was, as in a scan for a killed run: then it is not
-    /// known.
-    pub fn never_had(&self, identity: Identity) -> bool {
-        !self.slots.is_empty() && self.slots.iter().all(|node| node.identity != identity)
-    }
-
-    /// The directory of a file, and its name there.
-    pub fn place(&self, node: &WatchedNode) -> (u32, Vec<u8>) {
-        (node.above, node.name.clone())
+        numbers.filter(move |number| self.slots[*number as usize].tree == tree)
     }
 
     /// Removes a watch and returns its object.

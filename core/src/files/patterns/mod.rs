@@ -7,6 +7,7 @@
 //! Patterns share common beginnings (`files/patterns/prefix_tree.rs`), so hundreds of them are at a
 //! handful of prefixes.
 
+mod added_names;
 pub mod case_fold;
 mod glob;
 mod interned_names;
@@ -20,6 +21,7 @@ use super::git;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{FilesPlan, ProtectedNames};
 
+pub use added_names::AddedNames;
 pub use glob::Globs;
 use interned_names::{InternedNames, NameId, STAR};
 pub use match_state::StateId;
@@ -432,28 +434,6 @@ impl NamePatterns {
     /// Is a path denied, or one above it?
     pub fn denies(&mut self, path: &[u8]) -> bool {
         self.start(path, true).denied
-    }
-
-    /// Would a walk of the tree at `root` find the path below it protected? Case-sensitive.
-    pub fn protects(&mut self, root: &[u8], below: &[u8]) -> bool {
-        let mut look = self.start(root, true).look;
-        let mut protected = look.protect.is_some() && !look.opened;
-        for name in pattern::components(below) {
-            look = self.look(look.next, name, false);
-            protected = (protected || look.protect.is_some()) && !look.opened;
-        }
-        protected
-    }
-
-    /// Could a walk of the tree at `root` find the path below it denied, or one above it? Ignores
-    /// case, as some file systems do.
-    pub fn may_deny(&mut self, root: &[u8], below: &[u8]) -> bool {
-        let WalkStart { mut look, mut denied } = self.start(root, true);
-        for name in pattern::components(below) {
-            look = self.look(look.next, name, true);
-            denied |= look.deny.is_some();
-        }
-        denied
     }
 
     /// The names that are denied in a directory, whether they exist or not, without those with a

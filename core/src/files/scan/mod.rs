@@ -19,10 +19,11 @@ use rustix::io::Errno;
 
 use super::cover::{Cover, CoverKind};
 use super::git::{self, Role, TrustedPaths, UnreadableGitFile};
-use super::patterns::{NameMatch, NamePatterns, NameRule, PrefixId, StateId};
+use super::patterns::{NameMatch, NamePatterns, NamePatternsError, NameRule, PrefixId, StateId};
 use super::symlink;
 use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
+use super::writes::FoundObjects;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use unreadable_dirs::ReopenedDirs;
@@ -35,53 +36,39 @@ const MAX_ROUNDS: usize = 16;
 pub struct ScanResult {
     /// A directory comes before its entries.
     pub covers: Vec<Cover>,
-    /// The locked and the denied names.
+    /// The locked names.
     pub held: Vec<HeldName>,
-    /// Bare repositories.
-    pub bare: Vec<Object>,
     /// Directories that can not be listed.
     pub shut: Vec<Object>,
-    /// Flagged names: the tree, and the path in it.
-    pub flagged: Vec<(usize, Vec<u8>)>,
-    /// Symlinks in git directories, and other objects that are neither file nor directory.
-    pub through: Vec<GitLink>,
-    /// Git directories with state that git trusts, by the visitor's numbers.
-    pub git_state: Vec<u32>,
-    /// The denied objects. The guard fills this in when all modes are restored.
-    pub masked: Vec<Object>,
+    /// Symlinks in git directories, with their targets.
+    pub links_in_git: Vec<(AbsPath, Vec<u8>)>,
     /// Denied and protected files that have other names too.
     pub linked: Vec<Identity>,
+    /// The targets of flagged symlinks.
+    pub flagged_targets: Vec<Vec<u8>>,
 }
 
-/// A name that was locked or denied at the start: the directory, the name in it, and its object.
+impl ScanResult {
+    /// What the judge of writes needs besides patterns.
+    pub fn take_found_objects(&mut self) -> FoundObjects {
+        let pins = self.covers.iter().filter(|cover| cover.kind == CoverKind::Pin);
+        let pinned = pins.map(|cover| cover.path.as_bytes().to_vec()).collect();
+        let linked = std::mem::take(&mut self.linked);
+        FoundObjects::new(pinned, linked, std::mem::take(&mut self.flagged_targets))
+    }
+}
+
+/// A name that was locked at the start: the directory, and the name in it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldName {
     pub parent: Identity,
     pub name: Box<[u8]>,
-    pub object: Object,
 }
 
 impl HeldName {
-    /// None: nothing has the name any more.
-    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<HeldName>, WalkError> {
-        match Object::at(dir.fd, name) {
-            Ok(object) => {
-                Ok(Some(HeldName { parent: dir.identity, name: name.to_bytes().into(), object }))
-            }
-            Err(Errno::NOENT) => Ok(None),
-            Err(source) => Err(dir.unseen(name.to_bytes(), source)),
-        }
+    fn new(dir: &Dir<'_>, name: &CStr) -> HeldName {
+        HeldName { parent: dir.identity, name: name.to_bytes().into() }
     }
-}
-
-/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target. A
-/// FIFO, a socket or a device has an empty target.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct GitLink {
-    pub dir: Identity,
-    pub name: Box<[u8]>,
-    pub object: Object,
-    pub target: Vec<u8>,
 }
 
 /// Called for every directory before it is listed.
@@ -134,6 +121,11 @@ pub fn scan_trees<E: From<WalkError>>(
         }
     }
     let Scanner { mut found, pins, mut linked, trusted, .. } = scanner;
+    for path in &trusted.named {
+        if !names.git.add_named_path(path) {
+            return Err(WalkError::from(NamePatternsError::TooMany(trusted.named.len())).into());
+        }
+    }
     for base in trusted.bases {
         found.covers.extend(pins_to(roots, base)?);
     }
@@ -293,9 +285,8 @@ struct Scanner<'e, 'f, E> {
     trusted: TrustedPaths,
     /// Directories that are git's by their parts.
     git: Vec<Vec<u8>>,
-    /// Bytes of the paths that were found, and of flagged names.
+    /// Bytes of the paths that were found.
     stored_path_bytes: usize,
-    listed: usize,
 }
 
 impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
@@ -317,7 +308,6 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
             trusted,
             git,
             stored_path_bytes: 0,
-            listed: 0,
         }
     }
 
@@ -345,8 +335,8 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
         let path = dir.absolute(name.to_bytes())?;
         walk::count_stored_path(&mut self.stored_path_bytes, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
-        if dir.tree.writable {
-            self.found.held.extend(HeldName::new(dir, name)?);
+        if dir.tree.writable && kind == CoverKind::Lock {
+            self.found.held.push(HeldName::new(dir, name));
         }
         Ok(())
     }
@@ -419,31 +409,12 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
                     Ok(target) => {
-                        let held = HeldName::new(dir, entry.name)?;
-                        let through = |HeldName { parent, name, object }| GitLink {
-                            dir: parent,
-                            name,
-                            object,
-                            target: target.into_bytes(),
-                        };
-                        self.found.through.extend(held.map(through));
+                        self.found.links_in_git.push((dir.absolute(name)?, target.into_bytes()));
                     }
                     Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or no link
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
             }
-        }
-        let is_special =
-            !matches!(file_type, FileType::RegularFile | FileType::Directory | FileType::Symlink);
-        if is_special && dir.tree.writable && dir.is_in_git(names) {
-            let held = HeldName::new(dir, entry.name)?;
-            let through = |HeldName { parent, name, object }| GitLink {
-                dir: parent,
-                name,
-                object,
-                target: Vec::new(),
-            };
-            self.found.through.extend(held.map(through));
         }
         match entry.decision {
             NameDecision::Deny(_) => {
@@ -523,27 +494,22 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         Ok(())
     }
 
-    /// A name that does not fit counts as new at the end.
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
-        if let Ok(path) = dir.join(name.to_bytes())
-            && walk::fits_stored_paths(&mut self.listed, &path)
-        {
-            self.found.flagged.push((dir.tree_index, path));
-        }
+    /// A change of the target of a flagged symlink is reported.
+    fn flagged_link(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), E> {
+        let followed = symlink::leads_to(&dir.absolute(name.to_bytes())?)?;
+        let Some(followed) = followed else { return Ok(()) };
+        walk::count_stored_path(&mut self.stored_path_bytes, followed.end.as_bytes())?;
+        self.found.flagged_targets.push(followed.end.as_bytes().to_vec());
+        Ok(())
     }
 
     /// A bare repository of the start is the user's: it stays, and the files that git executes in
     /// it are locked.
     fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
-        if git::has_checked_parts(names, dir, parts) {
-            self.found.git_state.push(dir.node);
-        }
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
         }
-        let object = Object::at(dir.fd, c"").map_err(|source| dir.unseen(b"", source))?;
-        self.found.bare.push(object);
         let path = git::whole_path(dir);
         // Patterns match its path, so no directory above may be renamed either. Those of a `.git`
         // match its name.
@@ -656,7 +622,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let name = entry.name.to_bytes();
         self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
         if *kind == CoverKind::Lock {
-            self.locked.extend(HeldName::new(dir, entry.name)?);
+            self.locked.push(HeldName::new(dir, entry.name));
         }
         Ok(())
     }

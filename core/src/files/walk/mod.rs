@@ -69,8 +69,6 @@ pub enum WalkError {
     Interrupted,
     #[error("cannot read {path}, which git outside the sandbox may obey: {source}")]
     Git { path: AbsPath, source: Errno },
-    #[error("cannot remove {path}, created during the run: {source}")]
-    Left { path: AbsPath, source: Errno },
     #[error(transparent)]
     Names(#[from] NamePatternsError),
     #[error("the scan found an invalid name: {0}")]
@@ -109,7 +107,6 @@ impl WalkError {
             }
             WalkError::Links { .. } => "remove one of the links",
             WalkError::Interrupted => "start the run again, and let the scan finish",
-            WalkError::Left { .. } => "check it, and remove it by hand",
             WalkError::Git { .. } => "make the file readable to you, or remove it",
             WalkError::Names(error) => error.hint(),
             WalkError::Path(_) => "please report this: it is a bug of Paddock",
@@ -125,14 +122,6 @@ impl From<TryReserveError> for WalkError {
 
 /// The memory for the paths of all found names. A path may be much longer than PATH_MAX.
 const MAX_FOUND_PATHS_BYTES: usize = 64 << 20;
-
-/// Counts a path that is stored for information only. False: there are too many, and this one is
-/// dropped.
-pub fn fits_stored_paths(stored_path_bytes: &mut usize, path: &[u8]) -> bool {
-    let fits = path.len() <= MAX_FOUND_PATHS_BYTES.saturating_sub(*stored_path_bytes);
-    *stored_path_bytes += if fits { path.len() } else { 0 };
-    fits
-}
 
 /// Counts a path that is stored.
 pub fn count_stored_path(stored_path_bytes: &mut usize, path: &[u8]) -> Result<(), WalkError> {
@@ -306,8 +295,10 @@ pub trait Visitor {
         false
     }
 
-    /// A flagged file or link without a decision.
-    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
+    /// A flagged symlink without a decision.
+    fn flagged_link(&mut self, _dir: &Dir<'_>, _name: &CStr) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// All entries were seen.
     fn leave(
@@ -353,17 +344,6 @@ fn decide_name(
     if look.deny.is_some() {
         return NameDecision::Deny(look.deny);
     }
-    verdict_without_denial(names, dir, name, file_type, look)
-}
-
-/// The decision on an entry as if no rule denied it.
-pub fn verdict_without_denial(
-    names: &NamePatterns,
-    dir: &Dir<'_>,
-    name: &[u8],
-    file_type: FileType,
-    look: NameMatch,
-) -> NameDecision {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
         // Parts of a git directory are protected, but as a whole it has to stay writable. So has

@@ -11,7 +11,6 @@ use super::{
     Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, decide_name,
 };
 use crate::files::patterns::{NamePatterns, StateId};
-use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Filesystem;
 use crate::kernel::open_beneath;
@@ -478,13 +477,12 @@ impl Walker {
                 below => Some(below),
             },
             NameDecision::Free => {
-                let counts =
-                    dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path);
-                if counts
-                    && (look.flagged
-                        || (file_type == FileType::Symlink && leads_to_packages(names, dir, bytes)))
+                if file_type == FileType::Symlink
+                    && look.flagged
+                    && dir.tree.writable
+                    && !names.is_shipped(dir.path)
                 {
-                    visitor.flagged(dir, name);
+                    visitor.flagged_link(dir, name)?;
                 }
                 if file_type == FileType::RegularFile && visitor.wants_files(dir.below) {
                     visitor.file(dir, &entry)?;
@@ -515,21 +513,6 @@ impl Walker {
         self.names.extend_from_slice(bytes);
         Ok(())
     }
-}
-
-/// Does a symlink lead to a directory of installed packages? There protected names may be made, and
-/// changes are not reported. So such a link is flagged itself.
-fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
-    if names.packages.is_empty() {
-        return false;
-    }
-    let Ok(Some(followed)) = dir.absolute(name).and_then(|link| symlink::leads_to(&link)) else {
-        return false;
-    };
-    let (end, top) = (followed.end.as_bytes(), dir.tree.path.as_bytes());
-    names.is_shipped(end.strip_prefix(top).unwrap_or(end))
-        && rustix::fs::stat(end)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// Can names in it be looked up? `.` is one.

@@ -285,7 +285,7 @@ impl Session {
             let _ = rustix::fs::unlinkat(&self.dir, SESSION_FILE, AtFlags::empty());
             let _ = rustix::fs::unlinkat(&self.dir, HIDDEN_FILE, AtFlags::empty());
             let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES_FILE, AtFlags::empty());
-            let _ = rustix::fs::rmdir(self.path.as_str()); // stays if a name was quarantined
+            let _ = rustix::fs::rmdir(self.path.as_str()); // stays if another name is in it
         }
         false
     }

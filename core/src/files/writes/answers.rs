@@ -6,7 +6,6 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::judge::WriteDecision;
-use super::open::may_be_staged;
 use super::{Writer, c_name};
 use crate::files::git::Role;
 
@@ -15,7 +14,9 @@ use crate::files::git::Role;
 pub enum NameAct {
     /// A file of this name is made, or opened for writing. The name is no symlink.
     Make,
-    /// An existing name is removed, or its metadata is changed.
+    /// An existing name is removed or renamed.
+    Remove,
+    /// The metadata of an existing name is changed.
     Change,
 }
 
@@ -23,6 +24,8 @@ pub enum NameAct {
 pub enum NameAnswer {
     Free,
     ByContent,
+    /// The metadata of a file of git may be changed, whatever its content is.
+    Unread,
     Protected,
     Denied,
 }
@@ -32,6 +35,7 @@ impl NameAnswer {
         match self {
             NameAnswer::Free => "free",
             NameAnswer::ByContent => "by-content",
+            NameAnswer::Unread => "unread",
             NameAnswer::Protected => "protected",
             NameAnswer::Denied => "denied",
         }
@@ -77,9 +81,20 @@ impl Writer {
             WriteDecision::Free => NameAnswer::Free,
             WriteDecision::Protected => NameAnswer::Protected,
             WriteDecision::Denied => NameAnswer::Denied,
+            WriteDecision::ByContent(role)
+                if act == NameAct::Remove
+                    && self.judge.refused_removal(role, dir, &c_name, &path)?.is_some() =>
+            {
+                NameAnswer::Protected
+            }
+            WriteDecision::ByContent(Role::Config)
+                if act == NameAct::Change && file_type == FileType::RegularFile =>
+            {
+                NameAnswer::Unread
+            }
             WriteDecision::ByContent(role) => {
                 match self.judge.exists_harmless(dir, &c_name, &path, file_type)? {
-                    true if may_be_staged(role) => NameAnswer::ByContent,
+                    true if role.has_content() => NameAnswer::ByContent,
                     true => NameAnswer::Free,
                     false => NameAnswer::Protected,
                 }
@@ -89,7 +104,7 @@ impl Writer {
 
     /// May the metadata of this object be changed?
     pub fn may_change_metadata(&self, path: &[u8]) -> bool {
-        self.judge.is_writable(path)
+        !self.judge.holds_metadata() || self.judge.is_writable(path)
     }
 }
 
@@ -98,7 +113,7 @@ fn to_make(decision: WriteDecision, name: &[u8]) -> NameAnswer {
     match decision {
         WriteDecision::Free => NameAnswer::Free,
         WriteDecision::ByContent(Role::Hook) if name.ends_with(b".sample") => NameAnswer::Free,
-        WriteDecision::ByContent(role) if may_be_staged(role) => NameAnswer::ByContent,
+        WriteDecision::ByContent(role) if role.has_content() => NameAnswer::ByContent,
         WriteDecision::ByContent(_) | WriteDecision::Protected => NameAnswer::Protected,
         WriteDecision::Denied => NameAnswer::Denied,
     }

@@ -34,13 +34,13 @@ impl Writer {
             still_waits()?;
             self.check(&place, FileType::Socket)?;
             self.set_umask(caller)?;
-            let bound = bind_in(&working, &place, &socket, path, address);
+            let bound = self.in_layer(|| bind_in(&working, &place, &socket, path, address));
             rustix::process::chdir(c"/")?;
             bound?;
             return Ok(Done::Nothing);
         }
         still_waits()?;
-        sys::bind_to(socket.as_fd(), address)?;
+        self.in_layer(|| sys::bind_to(socket.as_fd(), address))?;
         Ok(Done::Nothing)
     }
 }

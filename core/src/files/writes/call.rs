@@ -161,6 +161,16 @@ pub fn changes_umask(call: &InterceptedCall) -> bool {
     i64::from(call.number) == libc::SYS_umask
 }
 
+/// Is it landlock_create_ruleset(2)?
+pub fn makes_ruleset(call: &InterceptedCall) -> bool {
+    i64::from(call.number) == libc::SYS_landlock_create_ruleset
+}
+
+/// Such a call with flags makes no ruleset.
+pub fn asks_for_landlock_abi(call: &InterceptedCall) -> bool {
+    makes_ruleset(call) && call.arguments[2] != 0
+}
+
 /// Where the parts of a call are in its arguments.
 #[derive(Clone, Copy)]
 enum Shape {

@@ -13,6 +13,7 @@ use super::call::Change;
 use super::judge::WriteDecision;
 use super::resolve::{Caller, is_kept_by_kernel};
 use super::{Failure, NamedObject, Writer};
+use crate::files::git::Role;
 use crate::kernel::{open_beneath, sys};
 
 impl Writer {
@@ -25,7 +26,7 @@ impl Writer {
         change: &Change,
     ) -> Result<(), Failure> {
         let object = &found.fd;
-        let file_type = self.check_change(object, change)?;
+        let (file_type, placed) = self.check_change(object, change)?;
         let mut buffer = [0; 32];
         let link = open_beneath::proc_fd_path(object, &mut buffer);
         let is_link = file_type == FileType::Symlink && flags.contains(AtFlags::SYMLINK_NOFOLLOW);
@@ -37,7 +38,8 @@ impl Writer {
                     _ => return Err(Errno::INVAL.into()),
                 }
                 let open = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                let file = rustix::fs::open(link, open, Mode::empty())?;
+                // The open file keeps the right to truncate.
+                let file = self.in_layer(|| rustix::fs::open(link, open, Mode::empty()))?;
                 caller.check_file_size(&file, *length)?;
                 rustix::fs::ftruncate(&file, *length)?;
             }
@@ -66,15 +68,22 @@ impl Writer {
                 None => rustix::fs::removexattr(link, &name[..])?,
             },
         }
-        Ok(())
+        if change.alters_program() {
+            self.note_object(object.as_fd(), file_type);
+        }
+        self.note_changed(object, placed)
+    }
+
+    fn note_changed(&mut self, object: &OwnedFd, placed: Option<Vec<u8>>) -> Result<(), Failure> {
+        let noted = placed.map(|path| self.judge.note_changed(object.as_fd(), &path));
+        noted.transpose().map(drop).map_err(Failure::from)
     }
 
     /// Changes a file that the caller has open. `file` is a copy of the caller's descriptor.
     pub(super) fn change_open(&mut self, file: &OwnedFd, change: &Change) -> Result<(), Failure> {
         // The kernel refuses a descriptor of a path alone, and so does each call below.
-        if !rustix::fs::fcntl_getfl(file)?.contains(OFlags::PATH) {
-            self.check_change(file, change)?;
-        }
+        let is_path = rustix::fs::fcntl_getfl(file)?.contains(OFlags::PATH);
+        let checked = if is_path { None } else { Some(self.check_change(file, change)?) };
         match change {
             Change::Truncate(_) => return Err(Errno::INVAL.into()),
             Change::Mode(mode) => rustix::fs::fchmod(file, Mode::from_raw_mode(*mode))?,
@@ -89,22 +98,33 @@ impl Writer {
             }
             Change::RemoveAttribute { name } => rustix::fs::fremovexattr(file, &name[..])?,
         }
-        Ok(())
+        let Some((file_type, placed)) = checked else { return Ok(()) };
+        if change.alters_program() {
+            self.note_object(file.as_fd(), file_type);
+        }
+        self.note_changed(file, placed)
     }
 
-    /// May the metadata of an open object be changed? Returns its type.
-    fn check_change(&mut self, object: &OwnedFd, change: &Change) -> Result<FileType, Failure> {
+    /// May the metadata of an open object be changed? Returns its type, and its path if it is a
+    /// file of git that this run has put in place.
+    fn check_change(
+        &mut self,
+        object: &OwnedFd,
+        change: &Change,
+    ) -> Result<(FileType, Option<Vec<u8>>), Failure> {
         let stat = rustix::fs::fstat(object)?;
         let file_type = FileType::from_raw_mode(stat.st_mode);
         // A file without a name is no other program's.
         if stat.st_nlink == 0 {
-            return Ok(file_type);
+            return Ok((file_type, None));
         }
         let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
         let is_free = match decision {
             WriteDecision::Free => true,
             WriteDecision::Protected | WriteDecision::Denied => false,
             WriteDecision::ByContent(_) if matches!(change, Change::Truncate(_)) => false,
+            // `git init` changes its mode for a test. The content stays as it is.
+            WriteDecision::ByContent(Role::Config) if file_type == FileType::RegularFile => true,
             WriteDecision::ByContent(role) => {
                 self.judge.is_object_harmless(object.as_fd(), role, &path, file_type)?
             }
@@ -113,13 +133,24 @@ impl Writer {
             return Err(Failure::Protected(path));
         }
         // Landlock judges truncation. The kernel judges /proc.
-        if !matches!(change, Change::Truncate(_))
-            && !self.judge.is_writable(&path)
+        let may_change = (!self.judge.holds_metadata() || self.judge.is_writable(&path))
+            && self.may_change_in_layer(&path);
+        if !may_change
+            && !matches!(change, Change::Truncate(_))
             && !is_kept_by_kernel(object.as_fd(), &path)?
         {
             return Err(Errno::ROFS.into());
         }
-        Ok(file_type)
+        let is_by_content = matches!(decision, WriteDecision::ByContent(_));
+        let is_placed = is_by_content && self.judge.is_placed(object.as_fd(), &path)?;
+        Ok((file_type, is_placed.then_some(path)))
+    }
+}
+
+impl Change {
+    /// Does it change the content of a file, or whether the file can be executed?
+    fn alters_program(&self) -> bool {
+        matches!(self, Change::Truncate(_) | Change::Mode(_))
     }
 }
 
@@ -130,7 +161,7 @@ fn owner(uid: u32, gid: u32) -> (Option<Uid>, Option<Gid>) {
 }
 
 impl Caller {
-    /// Nobody grows a file beyond its own limit (RLIMIT_FSIZE).
+    /// A caller can not grow a file beyond its own limit (RLIMIT_FSIZE).
     fn check_file_size(self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
         let grows = length > rustix::fs::fstat(file)?.st_size as u64;
         let limit = || self.resource_limit(libc::RLIMIT_FSIZE as _, "Max file size");

@@ -9,14 +9,16 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::changed_names::{ChangedName, MAX_CHANGED_NAMES};
+use super::kept_files::PlacedFiles;
 use super::known_names::{FoundObjects, KnownNames};
 use super::resolve::path_of;
 use crate::files::git::{self, LinkedWorkTree, Role};
 use crate::files::patterns::{NameMatch, NamePatterns};
 use crate::files::walk::GitParts;
 use crate::kernel::open_beneath;
-use crate::plan::FilesPlan;
 use crate::plan::wire::bytes::AbsPath;
+use crate::plan::{FilesPlan, Plan, Tier};
 
 /// A directory with more names than this is not moved: to check it would hold up other calls.
 const MAX_MOVED_NAMES: usize = 200_000;
@@ -39,12 +41,26 @@ pub struct WriteJudge {
     names: NamePatterns,
     found: FoundObjects,
     writable: Vec<WritableTree>,
+    /// No mount holds anything: names outside of the writable trees are judged too.
+    is_alone: bool,
+    /// Another run can make names at the same time.
+    pub may_race: bool,
+    /// A name was refused only because of that.
+    pub is_unsure: bool,
+    /// Does the plan flag any name?
+    flags_names: bool,
+    /// Flagged names below the directory that is being renamed, at their old and new paths.
+    moved: Vec<ChangedName>,
+    pub(super) placed: PlacedFiles,
 }
 
 /// A tree that the command may write.
 struct WritableTree {
     path: Vec<u8>,
     except: Vec<AbsPath>,
+    /// Programs outside see its names. They do not see those of a private directory, nor those of a
+    /// copy.
+    is_shared: bool,
 }
 
 impl WritableTree {
@@ -75,14 +91,87 @@ struct DirState {
 }
 
 impl WriteJudge {
-    /// `temporary`: the private directory of the run.
-    pub fn new(files: &FilesPlan, known: KnownNames, temporary: Option<&[u8]>) -> WriteJudge {
+    /// `temporary`: the private directory of the run, in the landlock tier.
+    pub fn new(
+        plan: &Plan,
+        files: &FilesPlan,
+        known: KnownNames,
+        temporary: Option<&[u8]>,
+    ) -> WriteJudge {
         let KnownNames { names, found } = known;
         let granted = files.grants.iter().filter(|grant| grant.writes()).map(|grant| {
-            WritableTree { path: resolved(grant.path.as_bytes()), except: grant.except.clone() }
+            let (path, except) = (resolved(grant.path.as_bytes()), grant.except.clone());
+            WritableTree { path, except, is_shared: plan.shares_names_of(grant) }
         });
-        let temporary = temporary.map(|path| WritableTree { path: resolved(path), except: vec![] });
-        WriteJudge { names, found, writable: granted.chain(temporary).collect() }
+        let temporary = temporary.map(|path| WritableTree {
+            path: resolved(path),
+            except: vec![],
+            is_shared: true,
+        });
+        let writable = granted.chain(temporary).collect();
+        WriteJudge {
+            names,
+            found,
+            writable,
+            is_alone: plan.tier == Tier::Landlock,
+            may_race: false,
+            is_unsure: false,
+            flags_names: !files.flagged.is_empty(),
+            moved: Vec::new(),
+            placed: PlacedFiles::default(),
+        }
+    }
+
+    pub fn flags_names(&self) -> bool {
+        self.flags_names
+    }
+
+    /// Is the path in a directory of installed packages? Nothing is flagged there.
+    pub fn is_shipped(&self, path: &[u8]) -> bool {
+        let trees = self.writable.iter().filter(|tree| is_within(path, &tree.path));
+        let top = trees.map(|tree| tree.path.len()).max().unwrap_or(0);
+        self.names.is_shipped(&path[top..])
+    }
+
+    /// Do programs outside run the file at this path, which the command may write?
+    pub fn is_flagged(&mut self, path: &[u8]) -> bool {
+        if !self.flags_names || !path.starts_with(b"/") || !self.is_judged(path) {
+            return false;
+        }
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let Ok(above) = self.state_of(git::parent_of(path)) else { return false };
+        self.is_flagged_in(above, name, path)
+    }
+
+    fn is_flagged_in(&mut self, above: DirState, name: &[u8], path: &[u8]) -> bool {
+        (self.names.look(above.look.next, name, false).flagged && !self.is_shipped(path))
+            || self.found.is_flagged(path)
+    }
+
+    /// The flagged names that the last checked renames move.
+    pub fn take_moved(&mut self) -> Vec<ChangedName> {
+        std::mem::take(&mut self.moved)
+    }
+
+    fn note_moved(&mut self, above: DirState, name: &[u8], path: &[u8], existed: bool) {
+        // So many are more than a list holds, which says so.
+        let is_room = self.moved.len() <= 2 * MAX_CHANGED_NAMES;
+        if is_room && self.is_judged(path) && self.is_flagged_in(above, name, path) {
+            self.moved.push(ChangedName { path: path.to_vec(), existed });
+        }
+    }
+
+    /// Are names at this path judged? In the full tier the mounts refuse every write outside of the
+    /// writable trees.
+    fn is_judged(&self, path: &[u8]) -> bool {
+        let trees = self.writable.iter().filter(|tree| is_within(path, &tree.path));
+        // A private directory can lie in a shared tree, and a shared tree in a private directory.
+        trees.max_by_key(|tree| tree.path.len()).map_or(self.is_alone, |tree| tree.is_shared)
+    }
+
+    /// Does the judge hold the metadata of objects outside of the writable trees?
+    pub fn holds_metadata(&self) -> bool {
+        self.is_alone
     }
 
     /// May the command write in this directory, or change this object? A path that does not start
@@ -98,15 +187,15 @@ impl WriteJudge {
         name: &[u8],
         file_type: FileType,
     ) -> Result<(WriteDecision, Vec<u8>), Errno> {
-        let mut path = path_of(dir)?;
-        self.learn_repository(&path, name, Some(dir))?;
-        let state = self.state_of(&path)?;
-        let decision = self.decide_in(dir, &path, state, name, file_type)?;
-        if path != b"/" {
-            path.push(b'/');
+        let above = path_of(dir)?;
+        let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
+        if !self.is_judged(&path) {
+            return Ok((WriteDecision::Free, path));
         }
-        path.extend_from_slice(name);
-        Ok((self.by_role(decision, &path), path))
+        self.learn_repository(&above, name, Some(dir))?;
+        let state = self.state_of(&above)?;
+        let decision = self.decide_in(dir, &above, state, name, file_type)?;
+        Ok((self.by_role(decision, &path, file_type), path))
     }
 
     /// The decision on a name that exists.
@@ -117,11 +206,14 @@ impl WriteJudge {
         file_type: FileType,
     ) -> Result<(WriteDecision, Vec<u8>), Errno> {
         let above = path_of(dir)?;
+        let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
+        if !self.is_judged(&path) {
+            return Ok((WriteDecision::Free, path));
+        }
         self.learn_repository(&above, name, Some(dir))?;
         let state = self.state_of(&above)?;
         let decision = self.decide_name(&above, state, name, file_type, NameAge::Exists);
-        let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
-        match self.by_role(decision, &path) {
+        match self.by_role(decision, &path, file_type) {
             WriteDecision::Free if self.has_protected_name(dir, name)? => {
                 Ok((WriteDecision::Protected, path))
             }
@@ -131,16 +223,18 @@ impl WriteJudge {
 
     /// A protected part of a git directory may exist with harmless content. So may some parts that
     /// only their content makes dangerous.
-    fn by_role(&self, decision: WriteDecision, path: &[u8]) -> WriteDecision {
-        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let is_checked = || self.names.guards_git && git::is_checked_name(name);
+    fn by_role(&self, decision: WriteDecision, path: &[u8], file_type: FileType) -> WriteDecision {
+        let is_checked = || self.names.guards_git && git::may_be_checked(path);
         let role = match decision {
-            WriteDecision::Protected => self.names.git.role(path),
+            // Patterns protect no ref. If one is protected, so is a directory above it.
+            WriteDecision::Protected => self.names.git.role(path).filter(|role| !role.is_ref()),
             WriteDecision::Free if is_checked() => {
                 self.names.git.role(path).filter(|role| role.is_checked())
             }
             _ => None,
         };
+        // Refs lie in directories of any name.
+        let role = role.filter(|role| !role.is_ref() || file_type == FileType::RegularFile);
         role.map_or(decision, WriteDecision::ByContent)
     }
 
@@ -155,6 +249,9 @@ impl WriteJudge {
             // A pipe, a socket: it has no path.
             return Ok((WriteDecision::Free, path));
         };
+        if !self.is_judged(&path) {
+            return Ok((WriteDecision::Free, path));
+        }
         let (above, name) = (&path[..slash.max(1)], &path[slash + 1..]);
         match self.decide_path(above, name, file_type, NameAge::Exists)? {
             WriteDecision::Free if self.found.is_linked_object(object)? => {
@@ -166,7 +263,10 @@ impl WriteJudge {
 
     /// The decision on a name in a directory that does not exist yet.
     pub fn decide_later(&mut self, dir: &[u8], name: &[u8]) -> Result<WriteDecision, Errno> {
-        self.decide_path(dir, name, FileType::RegularFile, NameAge::New)
+        match self.is_judged(dir) {
+            true => self.decide_path(dir, name, FileType::RegularFile, NameAge::New),
+            false => Ok(WriteDecision::Free),
+        }
     }
 
     fn decide_path(
@@ -180,7 +280,7 @@ impl WriteJudge {
         let state = self.state_of(dir)?;
         let decision = self.decide_name(dir, state, name, file_type, age);
         let path = [dir.strip_suffix(b"/").unwrap_or(dir), b"/", name].concat();
-        Ok(self.by_role(decision, &path))
+        Ok(self.by_role(decision, &path, file_type))
     }
 
     /// Was the file denied or protected under another name when the command started?
@@ -287,8 +387,27 @@ impl WriteJudge {
             WriteDecision::Free if self.completes_repository(dir, path, name)? => {
                 Ok(WriteDecision::Protected)
             }
+            WriteDecision::Free if self.takes_place(path, name, file_type) => {
+                Ok(WriteDecision::Protected)
+            }
             decision => Ok(decision),
         }
+    }
+
+    /// Would git find this new repository in the place of the one that has the files here?
+    fn takes_place(&self, dir: &[u8], name: &[u8], file_type: FileType) -> bool {
+        file_type == FileType::Directory
+            && self.names.guards_git
+            && self.names.is_git(name, false)
+            && git::holds_tracked_files(dir)
+    }
+
+    /// Is it one of the names by which git knows a repository of another name than `.git`? Without
+    /// it the next run would not know the repository.
+    pub fn makes_known_repository(&self, path: &[u8]) -> bool {
+        let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        git::GIT_DIR_NAMES.iter().any(|part| part.to_bytes() == name)
+            && self.names.git.directories().iter().any(|dir| dir == git::parent_of(path))
     }
 
     fn decide_name(
@@ -315,11 +434,14 @@ impl WriteJudge {
         if self.names.guards_git && !is_dir && self.names.is_git(name, true) && !look.opened {
             return WriteDecision::Protected;
         }
+        if self.names.guards_git && self.names.git.is_foreign_part(&whole) && !look.opened {
+            return WriteDecision::Protected;
+        }
         let is_odd = !matches!(file_type, FileType::RegularFile | FileType::Directory);
         let leads = file_type == FileType::Symlink
             && (look.way_to_protected
                 || look.link.is_some()
-                || self.names.git.leads_to_named_entry(&whole));
+                || self.names.git.leads_to_named_path(&whole));
         let is_odd_in_git = || is_odd && self.names.guards_git && self.names.git.holds(dir, false);
         if leads || (age == NameAge::New && is_odd_in_git()) {
             return WriteDecision::Protected;
@@ -342,7 +464,7 @@ impl WriteJudge {
 
     /// Would this name make its directory a repository, which git finds when it is started there?
     fn completes_repository(
-        &self,
+        &mut self,
         dir: BorrowedFd<'_>,
         path: &[u8],
         name: &[u8],
@@ -350,6 +472,11 @@ impl WriteJudge {
         let is_part = git::GIT_DIR_NAMES.iter().any(|part| part.to_bytes() == name);
         if !self.names.guards_git || !is_part {
             return Ok(false);
+        }
+        // The other run could make another part.
+        if self.may_race {
+            self.is_unsure = true;
+            return Ok(true);
         }
         let mut parts = GitParts::default();
         for part in git::GIT_DIR_NAMES {
@@ -369,17 +496,45 @@ impl WriteJudge {
 
     /// Is the content of a file harmless at a name with this role?
     pub fn is_harmless(&mut self, role: Role, dir: &[u8], content: &[u8]) -> bool {
+        self.is_harmless_instead(role, dir, content, None)
+    }
+
+    /// The same in the place of the content `current`. None: that is not known yet.
+    pub fn is_harmless_instead(
+        &mut self,
+        role: Role,
+        dir: &[u8],
+        content: &[u8],
+        current: Option<&[u8]>,
+    ) -> bool {
         match role {
+            Role::Config if git::changes_hashes(dir, content, current) => false,
+            Role::CommonDir if git::changes_hashes_by_common_dir(dir, Some(content)) => false,
             _ if content.is_empty() => true,
             Role::GitFile => self.leads_to_own_work_tree(dir, content),
-            Role::Config if git::changes_hashes(dir, content) => false,
             role => git::is_harmless_content(role, dir, content, &mut |path| {
-                // The hooks of a repository run when the user pushes to it.
-                let Some(path) = without_links(rustix::fs::CWD, path) else { return false };
-                let hook = [&path[..], b"/.git/hooks/update"].concat();
-                !self.is_writable(&path) || self.is_protected(&hook)
+                self.is_harmless_remote(path)
             }),
         }
+    }
+
+    /// May a repository at this path be a remote? Its hooks run when the user pushes to it.
+    fn is_harmless_remote(&mut self, path: &[u8]) -> bool {
+        let Some(path) = without_links(rustix::fs::CWD, path) else { return false };
+        let hook = [&path[..], b"/.git/hooks/update"].concat();
+        // A symlink on the way would lead to another repository.
+        !self.is_writable(&path)
+            || (self.is_protected(&hook) && self.names.git.add_named_path(&path))
+    }
+
+    /// Has a changed configuration the same settings as before, apart from harmless ones?
+    pub(super) fn keeps_other_settings(&mut self, before: &[u8], after: &[u8]) -> bool {
+        git::keeps_other_settings(before, after, &mut |path| self.is_harmless_remote(path))
+    }
+
+    /// Is it the entry of a linked work tree?
+    pub(super) fn is_entry(&self, dir: &[u8]) -> bool {
+        self.names.git.is_entry(dir)
     }
 
     /// A `.git` file of a linked work tree: it leads to the entry of this work tree, in a
@@ -396,8 +551,20 @@ impl WriteJudge {
         found.as_ref() == Some(&entry)
             && self.names.git.is_place_of_entry(&entry)
             && self.is_writable(&entry)
+            && self.is_repository_protected(&entry)
             && trusted.iter().all(|path| !self.is_writable(path) || self.is_protected(path))
-            && self.names.git.add_named_entry(&entry)
+            && self.names.git.add_named_path(&entry)
+    }
+
+    /// Are the files protected that git trusts in the repository of a work tree's entry?
+    fn is_repository_protected(&mut self, entry: &[u8]) -> bool {
+        let repository = git::parent_of(git::parent_of(entry));
+        let parts = [
+            [entry, b"/commondir"].concat(),
+            [repository, b"/config"].concat(),
+            [repository, b"/hooks/update"].concat(),
+        ];
+        parts.iter().all(|path| self.is_protected(path))
     }
 
     /// Does a deny rule close the name, or a directory above it?
@@ -411,8 +578,11 @@ impl WriteJudge {
     }
 
     fn is_protected(&mut self, path: &[u8]) -> bool {
-        let Ok(state) = self.state_of(git::parent_of(path)) else { return false };
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let learned = self.learn_repository(git::parent_of(path), name, None);
+        let Ok(state) = learned.and_then(|()| self.state_of(git::parent_of(path))) else {
+            return false;
+        };
         let file_type = FileType::RegularFile;
         let decision = self.decide_name(git::parent_of(path), state, name, file_type, NameAge::New);
         matches!(decision, WriteDecision::Protected | WriteDecision::Denied)
@@ -426,6 +596,9 @@ impl WriteJudge {
         new_path: &[u8],
     ) -> Result<Option<Vec<u8>>, Errno> {
         let old_path = path_of(dir)?;
+        if !self.is_judged(&old_path) {
+            return Ok(None);
+        }
         if self.found.is_pinned(&old_path) {
             return Ok(Some(old_path));
         }
@@ -472,15 +645,21 @@ impl WriteJudge {
             let age = NameAge::New;
             let was = self.decide_name(old_path, old, name.to_bytes(), file_type, age);
             let becomes = self.decide_name(new_path, new, name.to_bytes(), file_type, age);
-            let stays = match was {
+            let stays = match self.by_role(was, &old_name, file_type) {
                 WriteDecision::Denied => true,
-                WriteDecision::Protected => {
+                WriteDecision::ByContent(role) if was == WriteDecision::Protected => {
                     !self.exists_harmless(dir, name, &old_name, file_type)?
+                        || self.refused_removal(role, dir, name, &old_name)?.is_some()
                 }
-                _ => false,
+                _ => was == WriteDecision::Protected,
             };
             if stays {
                 return Ok(Some(old_name));
+            }
+            // An index can mean other files in another repository.
+            let is_index = |path: &[u8]| self.names.git.role(path) == Some(Role::Index);
+            if !in_git && (is_index(&old_name) || is_index(&new_name)) {
+                return Ok(Some(new_name));
             }
             // A relative path in it means another directory at its new path.
             if self.names.git.role(&new_name) == Some(Role::GitFile)
@@ -492,12 +671,19 @@ impl WriteJudge {
             // A process may hold a file open that was not protected until now.
             let is_plain_dir = file_type == FileType::Directory
                 && self.names.git.role(&new_name) == Some(Role::Hooks);
-            let becomes = self.by_role(becomes, &new_name);
+            let becomes = self.by_role(becomes, &new_name, file_type);
             if becomes != WriteDecision::Free
-                && becomes != self.by_role(was, &old_name)
+                && becomes != self.by_role(was, &old_name, file_type)
                 && !is_plain_dir
             {
                 return Ok(Some(new_name));
+            }
+            if self.takes_place(new_path, name.to_bytes(), file_type) {
+                return Ok(Some(new_name));
+            }
+            if self.flags_names && file_type != FileType::Directory {
+                self.note_moved(old, name.to_bytes(), &old_name, true);
+                self.note_moved(new, name.to_bytes(), &new_name, false);
             }
             if file_type == FileType::Directory {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -2,8 +2,9 @@
 //! judges the name, does the call itself, and gives the result to the caller.
 //!
 //! This process has the command's mounts, its Landlock rules, its user and its limits. So a call
-//! that it does for the command can do no more than the command itself could. Two exceptions are
-//! handled: it may read more of /proc, and a process of root may have dropped capabilities.
+//! that it does for the command can do no more than the command itself could. Three exceptions are
+//! handled: it may read more of /proc, a process of root may have dropped capabilities, and a shell
+//! may have a layer of its own.
 //!
 //! No call ever continues on what was read from the caller's memory: the caller could change it.
 
@@ -11,17 +12,21 @@ mod answers;
 mod bind;
 pub mod call;
 mod change;
+mod changed_names;
 mod credentials;
 mod judge;
+mod kept_files;
 mod known_names;
 mod moves;
 mod open;
 mod resolve;
+mod shell_layer;
 mod staged;
 mod umasks;
+mod write_lock;
 
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -30,24 +35,29 @@ use rustix::io::Errno;
 
 pub use self::answers::NameAct;
 use self::call::{PathArgument, WriteCall};
+use self::changed_names::ChangedNames;
+pub use self::changed_names::{ChangedName, MAX_CHANGED_NAMES};
 use self::credentials::FileCredentials;
 use self::judge::{WriteDecision, WriteJudge};
-pub use self::known_names::{FoundObjects, KnownNames};
+pub use self::known_names::{FoundObjects, KnownNames, ScannedNames};
 use self::open::OpenArguments;
 use self::resolve::{Caller, Found, MAX_SYMLINKS, Place};
+pub use self::shell_layer::{LayerRules, ShellLayer};
 use self::staged::StagedFiles;
 use self::umasks::Umasks;
-use super::git::Role;
+pub use self::write_lock::WriteLock;
+use super::git::{self, Role};
 use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::kernel::{open_beneath, sys};
-use crate::plan::{FilesPlan, NetworkMode, Plan, Tier};
+use crate::plan::{FilesPlan, Grant, NetworkMode, Plan, Tier};
 
-/// Does the plan protect or deny names, in a tier whose mounts do not?
+/// Are writes judged, and could the command make a name where programs outside see it?
 pub fn are_judged(plan: &Plan) -> bool {
-    let names = plan.files.as_ref().is_some_and(|files| {
-        !files.protect.is_empty() || !files.deny.is_empty() || !files.deny_names.is_empty()
+    let is_written = plan.files.as_ref().is_some_and(|files| {
+        let is_shared = |grant: &Grant| grant.writes() && plan.shares_names_of(grant);
+        plan.tier == Tier::Landlock || files.grants.iter().any(is_shared)
     });
-    names && plan.tier == Tier::Landlock && plan.seccomp.is_some()
+    plan.judges_writes && is_written
 }
 
 /// The calls that wait, and those that are refused.
@@ -72,14 +82,20 @@ pub struct RefusedWrite {
     pub path: Vec<u8>,
     /// A deny rule closes the name. Otherwise it is protected.
     pub denied: bool,
+    /// The setting of git that would change, in a file from before the run. Mostly empty.
+    pub setting: Vec<u8>,
 }
+
+/// A longer name of a setting is cut.
+const MAX_SETTING_BYTES: usize = 256;
 
 impl RefusedWrite {
     /// As a message to the supervisor.
     pub fn bytes(&self) -> Vec<u8> {
-        let RefusedWrite { thread, program, path, denied } = self;
-        let thread = thread.to_ne_bytes();
-        [&b"R"[..], &thread, &[u8::from(*denied)], program, b"\0", path].concat()
+        let RefusedWrite { thread, program, path, denied, setting } = self;
+        let (thread, denied) = (thread.to_ne_bytes(), [u8::from(*denied)]);
+        let setting = &setting[..setting.len().min(MAX_SETTING_BYTES)];
+        [&b"R"[..], &thread, &denied, program, b"\0", path, b"\0", setting].concat()
     }
 
     /// None: the message is another one.
@@ -87,10 +103,10 @@ impl RefusedWrite {
         let [b'R', bytes @ ..] = bytes else { return None };
         let (thread, bytes) = bytes.split_first_chunk()?;
         let (denied, bytes) = bytes.split_first()?;
-        let end = bytes.iter().position(|byte| *byte == 0)?;
-        let (program, path) = (bytes[..end].to_vec(), bytes[end + 1..].to_vec());
+        let mut parts = bytes.splitn(3, |byte| *byte == 0).map(<[u8]>::to_vec);
+        let (program, path, setting) = (parts.next()?, parts.next()?, parts.next()?);
         let thread = u32::from_ne_bytes(*thread);
-        Some(RefusedWrite { thread, program, path, denied: *denied != 0 })
+        Some(RefusedWrite { thread, program, path, denied: *denied != 0, setting })
     }
 }
 
@@ -111,6 +127,11 @@ enum Failure {
     Waits,
     Kernel(Errno),
     Protected(Vec<u8>),
+    /// A file of git from before the run keeps this setting. Empty: the file is protected.
+    Kept {
+        path: Vec<u8>,
+        setting: Vec<u8>,
+    },
 }
 
 impl From<Errno> for Failure {
@@ -127,10 +148,30 @@ pub struct Writer {
     /// Opens of FIFOs without a reader. They are tried again, so that no call holds up another.
     waiting: VecDeque<InterceptedCall>,
     staged: StagedFiles,
+    changed: ChangedNames,
     /// The Landlock rules of the command, if this process may read more of /proc.
     rules: Option<OwnedFd>,
     /// An observer looks at each call before it is served.
     pub is_observed: bool,
+    /// The supervisor renames directories in a copy of the workspace: the overlay can not.
+    has_copy: bool,
+    /// A process inside can have other mounts or another root than this one.
+    may_see_other_files: bool,
+    /// None: nothing is written, and a person asks about a name.
+    lock: Option<WriteLock>,
+    /// Its processes can have different credentials.
+    is_root: bool,
+    /// None: shells are ordinary programs.
+    layer: Option<ShellLayer>,
+}
+
+/// What is left to do after a call was served.
+pub enum Served {
+    Done,
+    /// A protected name was refused.
+    Refused(RefusedWrite),
+    /// The call waits for the supervisor.
+    RenameInCopy,
 }
 
 /// So many opens of FIFOs wait at the same time. Further ones fail.
@@ -143,19 +184,26 @@ const MAX_RETRY_TIME: Duration = Duration::from_millis(1);
 impl Writer {
     /// `temporary`: the private directory of the run.
     pub fn new(
+        plan: &Plan,
         files: &FilesPlan,
         known: KnownNames,
         temporary: Option<&[u8]>,
-        is_observed: bool,
+        lock: Option<WriteLock>,
     ) -> Writer {
         Writer {
-            judge: WriteJudge::new(files, known, temporary),
+            judge: WriteJudge::new(plan, files, known, temporary),
             umasks: Umasks::default(),
             umask: None,
             waiting: VecDeque::new(),
             staged: StagedFiles::default(),
+            changed: ChangedNames::default(),
             rules: None,
-            is_observed,
+            is_observed: plan.observe,
+            has_copy: plan.workspace.is_some(),
+            may_see_other_files: plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.namespaces),
+            lock,
+            is_root: rustix::process::geteuid().is_root(),
+            layer: None,
         }
     }
 
@@ -165,13 +213,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Does a call and answers it. Some: a protected name was refused.
-    pub fn serve(
-        &mut self,
-        listener: &NotifyListener,
-        call: &InterceptedCall,
-    ) -> Option<RefusedWrite> {
+    /// The descriptors that it needs before the first call.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let lock = self.lock.as_ref().map(WriteLock::fd);
+        self.rules.iter().chain(lock).map(|fd| fd.as_fd())
+    }
+
+    /// Does a call and answers it.
+    pub fn serve(&mut self, listener: &NotifyListener, call: &InterceptedCall) -> Served {
         let caller = Caller { thread: call.thread };
+        // This process opens such files too.
+        self.release_leases();
         self.umasks.see(call.thread);
         if call::changes_umask(call) {
             let answer = match self.umasks.change(call.thread) {
@@ -179,13 +231,30 @@ impl Writer {
                 Err(errno) => NotifyAnswer::Fail(errno),
             };
             listener.answer(call, answer);
-            return None;
+            return Served::Done;
+        }
+        if call::makes_ruleset(call)
+            && let Some(layer) = &mut self.layer
+            && layer.is_entered_by(caller)
+            && listener.still_waits(call)
+        {
+            if !call::asks_for_landlock_abi(call) {
+                layer.renew_rules();
+            }
+            // The rules can only take rights away from the caller.
+            listener.answer(call, NotifyAnswer::Continue);
+            return Served::Done;
         }
         // A descriptor for a path alone writes nothing, and the flags are a number.
         let only_path =
             WriteCall::open_flags(call).is_some_and(|flags| flags.contains(OFlags::PATH));
+        let mut renames = false;
         let result = match WriteCall::read(call) {
             _ if only_path => Ok(Done::NotAName),
+            Ok(Some(write @ WriteCall::Rename { .. })) => {
+                renames = true;
+                self.perform_as_caller(listener, call, &write)
+            }
             Ok(Some(write)) => self.perform_as_caller(listener, call, &write),
             Ok(None) => Ok(Done::NotAName),
             Err(errno) => Err(Failure::Kernel(errno)),
@@ -203,7 +272,11 @@ impl Writer {
                 let program = caller.program();
                 listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
                 let (thread, path) = (call.thread, Vec::new());
-                return Some(RefusedWrite { thread, program, path, denied: false });
+                let (denied, setting) = (false, Vec::new());
+                return Served::Refused(RefusedWrite { thread, program, path, denied, setting });
+            }
+            Err(Failure::Kernel(Errno::XDEV)) if renames && self.has_copy => {
+                return Served::RenameInCopy;
             }
             Err(Failure::Kernel(errno)) => listener.answer(call, NotifyAnswer::Fail(errno)),
             Err(Failure::Waits) if self.waiting.len() < MAX_WAITING => {
@@ -211,13 +284,31 @@ impl Writer {
             }
             Err(Failure::Waits) => listener.answer(call, NotifyAnswer::Fail(Errno::NXIO)),
             Err(Failure::Protected(path)) => {
-                let program = caller.program();
-                listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
-                let denied = self.judge.is_denied(&path);
-                return Some(RefusedWrite { thread: call.thread, program, path, denied });
+                return self.refuse(listener, call, path, Vec::new());
+            }
+            Err(Failure::Kept { path, setting }) => {
+                return self.refuse(listener, call, path, setting);
             }
         }
-        None
+        Served::Done
+    }
+
+    /// Changed names that the supervisor does not know yet.
+    pub fn take_changed(&mut self) -> Vec<ChangedName> {
+        self.changed.take_unsent()
+    }
+
+    fn refuse(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+        path: Vec<u8>,
+        setting: Vec<u8>,
+    ) -> Served {
+        let program = (Caller { thread: call.thread }).program();
+        listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
+        let (thread, denied) = (call.thread, self.judge.is_denied(&path));
+        Served::Refused(RefusedWrite { thread, program, path, denied, setting })
     }
 
     /// Readable after a file was closed whose content is to be judged.
@@ -246,7 +337,11 @@ impl Writer {
                 continue;
             }
             match (Caller { thread: call.thread }).has_signal() {
-                Ok(false) => refused.extend(self.serve(listener, &call)),
+                Ok(false) => match self.serve(listener, &call) {
+                    Served::Refused(one) => refused.push(one),
+                    // An open is no rename.
+                    Served::Done | Served::RenameInCopy => {}
+                },
                 Ok(true) => listener.answer(&call, NotifyAnswer::Fail(RESTART)),
                 Err(errno) => listener.answer(&call, NotifyAnswer::Fail(errno)),
             }
@@ -261,14 +356,53 @@ impl Writer {
         call: &InterceptedCall,
         write: &WriteCall,
     ) -> Result<Done, Failure> {
-        if !rustix::process::geteuid().is_root() {
-            return self.perform(listener, call, write);
+        let caller = Caller { thread: call.thread };
+        // A path of such a caller means another file here.
+        if self.may_see_other_files && caller.sees_other_files()? {
+            return Err(Errno::ACCESS.into());
         }
-        let credentials = FileCredentials::of(call.thread)?;
-        credentials::acting_as(&credentials, || self.perform(listener, call, write))
+        self.enter_layer(caller, write)?;
+        let done = if self.is_root {
+            FileCredentials::of(call.thread).map_err(Failure::from).and_then(|credentials| {
+                credentials::acting_as(&credentials, || self.perform(listener, call, write))
+            })
+        } else {
+            self.perform(listener, call, write)
+        };
+        self.leave_layer();
+        done
     }
 
     fn perform(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+        write: &WriteCall,
+    ) -> Result<Done, Failure> {
+        let Some(lock) = self.lock.take() else {
+            return self.perform_alone(listener, call, write);
+        };
+        let renames = matches!(write, WriteCall::Rename { .. });
+        let mut done = Err(Failure::from(Errno::AGAIN));
+        if !renames {
+            self.judge.may_race = true;
+            done = lock
+                .hold_shared()
+                .map_err(Failure::from)
+                .and_then(|_held| self.perform_alone(listener, call, write));
+            self.judge.may_race = false;
+        }
+        if renames || std::mem::take(&mut self.judge.is_unsure) {
+            done = lock
+                .hold_alone()
+                .map_err(Failure::from)
+                .and_then(|_held| self.perform_alone(listener, call, write));
+        }
+        self.lock = Some(lock);
+        done
+    }
+
+    fn perform_alone(
         &mut self,
         listener: &NotifyListener,
         call: &InterceptedCall,
@@ -290,8 +424,8 @@ impl Writer {
                 still_waits()?;
                 self.check(&place, FileType::Directory)?;
                 self.set_umask(caller)?;
-                let mode = Mode::from_raw_mode(*mode);
-                rustix::fs::mkdirat(&place.dir, &*place.c_name()?, mode)?;
+                let (name, mode) = (place.c_name()?, Mode::from_raw_mode(*mode));
+                self.in_layer(|| rustix::fs::mkdirat(&place.dir, &*name, mode))?;
                 Ok(Done::Nothing)
             }
             WriteCall::MakeNode { at, mode, device } => {
@@ -303,8 +437,11 @@ impl Writer {
                 };
                 self.check(&place, file_type)?;
                 self.set_umask(caller)?;
-                let mode = Mode::from_raw_mode(*mode & 0o7777);
-                rustix::fs::mknodat(&place.dir, &*place.c_name()?, file_type, mode, *device)?;
+                let (name, mode) = (place.c_name()?, Mode::from_raw_mode(*mode & 0o7777));
+                self.in_layer(|| {
+                    rustix::fs::mknodat(&place.dir, &*name, file_type, mode, *device)
+                })?;
+                self.note_name(&place, file_type, false);
                 Ok(Done::Nothing)
             }
             WriteCall::Symlink { target, at } => {
@@ -313,7 +450,9 @@ impl Writer {
                 if !self.judge.is_symlink_probe(place.dir.as_fd(), &place.name, target)? {
                     self.check(&place, FileType::Symlink)?;
                 }
-                rustix::fs::symlinkat(&target[..], &place.dir, &*place.c_name()?)?;
+                let name = place.c_name()?;
+                self.in_layer(|| rustix::fs::symlinkat(&target[..], &place.dir, &*name))?;
+                self.note_name(&place, FileType::Symlink, false);
                 Ok(Done::Nothing)
             }
             WriteCall::Link { old, new, flags } => {
@@ -332,8 +471,11 @@ impl Writer {
             WriteCall::Remove { at, flags } => {
                 let place = place(caller.parent(at)?)?;
                 still_waits()?;
-                self.check_existing(&place)?;
-                rustix::fs::unlinkat(&place.dir, &*place.c_name()?, *flags)?;
+                let file_type = self.check_existing(&place, true)?;
+                let name = place.c_name()?;
+                self.in_layer(|| rustix::fs::unlinkat(&place.dir, &*name, *flags))?;
+                // A file that is made there later has an old name.
+                self.note_name(&place, file_type.unwrap_or(FileType::Directory), true);
                 Ok(Done::Nothing)
             }
             WriteCall::Change { at, flags, change } => {
@@ -383,8 +525,8 @@ impl Writer {
         }
     }
 
-    /// A name that is removed or renamed.
-    fn check_existing(&mut self, place: &Place) -> Result<Option<FileType>, Failure> {
+    /// A name that is removed or renamed, or replaced. `ends`: no file has the name afterwards.
+    fn check_existing(&mut self, place: &Place, ends: bool) -> Result<Option<FileType>, Failure> {
         if !place.is_plain() {
             return Ok(None);
         }
@@ -397,13 +539,50 @@ impl Writer {
         let (decision, path) =
             self.judge.decide_existing(place.dir.as_fd(), &place.name, file_type)?;
         let is_free = match decision {
+            _ if ends && self.judge.makes_known_repository(&path) => false,
             WriteDecision::Free => true,
             WriteDecision::Protected | WriteDecision::Denied => false,
-            WriteDecision::ByContent(_) => {
-                self.judge.exists_harmless(place.dir.as_fd(), &name, &path, file_type)?
+            WriteDecision::ByContent(role) if ends && changes_index(role, &path) => false,
+            WriteDecision::ByContent(role) if ends => {
+                let dir = place.dir.as_fd();
+                if let Some(setting) = self.judge.refused_removal(role, dir, &name, &path)? {
+                    return Err(Failure::Kept { path, setting });
+                }
+                self.judge.exists_harmless(dir, &name, &path, file_type)?
+            }
+            WriteDecision::ByContent(role) => {
+                self.may_replace(role, place, &name, &path, file_type)?
             }
         };
         if is_free { Ok(Some(file_type)) } else { Err(Failure::Protected(path)) }
+    }
+}
+
+impl Writer {
+    /// May a file with this role get another content? Some contents are judged together with the
+    /// one that they replace.
+    fn may_replace(
+        &mut self,
+        role: Role,
+        place: &Place,
+        name: &CStr,
+        path: &[u8],
+        file_type: FileType,
+    ) -> Result<bool, Errno> {
+        match (role, file_type) {
+            (Role::Config | Role::GitFile | Role::GitDir, FileType::RegularFile) => Ok(true),
+            _ => self.judge.exists_harmless(place.dir.as_fd(), name, path, file_type),
+        }
+    }
+}
+
+/// Does an index mean other paths without this file?
+fn changes_index(role: Role, path: &[u8]) -> bool {
+    let dir = git::parent_of(path);
+    match role {
+        Role::Config => git::changes_hashes(dir, b"", None),
+        Role::CommonDir => git::changes_hashes_by_common_dir(dir, None),
+        _ => false,
     }
 }
 

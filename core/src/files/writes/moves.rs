@@ -8,12 +8,27 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, T
 use rustix::io::Errno;
 
 use super::judge::{self, WriteDecision};
-use super::resolve::{Found, Place};
+use super::kept_files::ContentVerdict;
+use super::resolve::{Found, Place, path_of};
 use super::{Done, Failure, Writer, c_name};
 use crate::files::git::{self, Role};
 use crate::kernel::calling_process::mount_of;
 use crate::kernel::open_beneath;
 use crate::kernel::random_name::random_name;
+use crate::kernel::resolved_path::Identity;
+
+/// The result of putting a content in place.
+pub(super) enum Placement {
+    Done,
+    /// The setting that would change. Empty: the content is harmful by itself.
+    Refused(Vec<u8>),
+}
+
+fn is_same_file(one: &Place, other: &Place) -> Result<bool, Errno> {
+    let stat =
+        |place: &Place| rustix::fs::statat(&place.dir, &place.name[..], AtFlags::SYMLINK_NOFOLLOW);
+    Ok(Identity::from(&stat(one)?) == Identity::from(&stat(other)?))
+}
 
 impl Writer {
     pub(super) fn link(&mut self, object: &OwnedFd, new: &Place) -> Result<Done, Failure> {
@@ -26,7 +41,12 @@ impl Writer {
         let mut buffer = [0; 32];
         let link = open_beneath::proc_fd_path(object, &mut buffer);
         let name = new.c_name()?;
-        rustix::fs::linkat(rustix::fs::CWD, link, &new.dir, &*name, AtFlags::SYMLINK_FOLLOW)?;
+        self.in_layer(|| {
+            rustix::fs::linkat(rustix::fs::CWD, link, &new.dir, &*name, AtFlags::SYMLINK_FOLLOW)
+        })?;
+        self.note_name(new, file_type, false);
+        // The file can be written by its new name from now on.
+        self.note_path(path, true);
         Ok(Done::Nothing)
     }
 
@@ -77,17 +97,19 @@ impl Writer {
         new: &Place,
         flags: RenameFlags,
     ) -> Result<(), Failure> {
-        let rename = |old: &Place, new: &Place| {
+        let rename = |writer: &Writer| {
             let (from, to) = (old.c_name()?, new.c_name()?);
-            rustix::fs::renameat_with(&old.dir, &*from, &new.dir, &*to, flags)
+            writer.in_layer(|| rustix::fs::renameat_with(&old.dir, &*from, &new.dir, &*to, flags))
         };
         if !old.is_plain() || !new.is_plain() {
-            return rename(old, new).map_err(Failure::from);
+            return rename(self).map_err(Failure::from);
         }
-        let Some(file_type) = self.check_existing(old)? else {
-            return rename(old, new).map_err(Failure::from);
+        let Some(file_type) = self.check_existing(old, !flags.contains(RenameFlags::EXCHANGE))?
+        else {
+            return rename(self).map_err(Failure::from);
         };
-        let replaced = self.check_existing(new)?;
+        let replaced = self.check_existing(new, false)?;
+        self.judge.take_moved();
         let moved = self.check_moved(old, new, file_type)?;
         if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
             let (decision, path) = self.check_moved(new, old, replaced)?;
@@ -97,11 +119,20 @@ impl Writer {
             }
         }
         match moved {
+            // The kernel does nothing if both names are of one file.
+            _ if replaced.is_some() && is_same_file(old, new)? => rename(self)?,
             (WriteDecision::ByContent(role), path) if file_type == FileType::RegularFile => {
-                self.put_copy(old, new, role, path, flags)
+                self.put_copy(old, new, role, path, flags)?;
             }
-            _ => rename(old, new).map_err(Failure::from),
+            (_, new_path) if file_type == FileType::Directory => {
+                let above = path_of(old.dir.as_fd())?;
+                rename(self)?;
+                self.judge.note_moved_dir(&[&above[..], b"/", &old.name].concat(), &new_path);
+            }
+            _ => rename(self)?,
         }
+        self.note_moved(old, new, file_type, replaced.is_some());
+        Ok(())
     }
 
     /// May an object have this new name, with everything below it? Returns the decision on the name
@@ -151,20 +182,19 @@ impl Writer {
             return Err(Errno::XDEV.into());
         }
         let (from, to) = (c_name(&old.name)?, new.c_name()?);
-        let file = judge::open_to_read(old.dir.as_fd(), &from)?;
+        let file = self.in_layer(|| judge::open_to_read(old.dir.as_fd(), &from))?;
         let Some(file) = file else { return Err(Failure::Protected(path)) };
-        let copied = self.place_copy(file.as_fd(), &new.dir, &to, role, &path, flags)?;
-        if !copied {
-            return Err(Failure::Protected(path));
+        let placed = self.place_copy(file.as_fd(), &new.dir, &to, role, &path, flags)?;
+        if let Placement::Refused(setting) = placed {
+            return Err(Failure::Kept { path, setting });
         }
-        match rustix::fs::unlinkat(&old.dir, &*from, AtFlags::empty()) {
+        match self.in_layer(|| rustix::fs::unlinkat(&old.dir, &*from, AtFlags::empty())) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
     }
 
-    /// Puts a copy of an open file at a name, with its mode and times. False: the content is not
-    /// harmless there.
+    /// Puts a copy of an open file at a name, with its mode and times.
     pub(super) fn place_copy(
         &mut self,
         file: BorrowedFd<'_>,
@@ -173,30 +203,34 @@ impl Writer {
         role: Role,
         path: &[u8],
         flags: RenameFlags,
-    ) -> Result<bool, Errno> {
-        let Some(content) = judge::read_open(file, role.max_bytes())? else { return Ok(false) };
-        let harmless = match role {
-            Role::Hook => name.to_bytes().ends_with(b".sample"),
-            role => self.judge.is_harmless(role, git::parent_of(path), &content),
+    ) -> Result<Placement, Errno> {
+        let Some(content) = judge::read_open(file, role.max_bytes())? else {
+            return Ok(Placement::Refused(Vec::new()));
         };
-        if !harmless {
-            return Ok(false);
-        }
+        let origin =
+            match self.judge.judge_content(role, dir.as_fd(), name, path, &content, None)? {
+                ContentVerdict::Harmless(origin) => origin,
+                ContentVerdict::Refused(setting) => return Ok(Placement::Refused(setting)),
+            };
+        let content = git::placed_content(role, git::parent_of(path), content);
         let stat = rustix::fs::fstat(file)?;
         let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
         let temporary = c_name(format!(".paddock-{}", random_name()?).as_bytes())?;
         let make = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let copy = rustix::fs::openat(dir, &*temporary, make, mode)?;
-        // Git compares the times of its index with those of the files.
-        let placed = write_all(copy.as_fd(), &content)
-            .and_then(|()| rustix::fs::fchmod(&copy, mode))
-            .and_then(|()| rustix::fs::futimens(&copy, &times_of(&stat)))
-            .and_then(|()| rustix::fs::renameat_with(dir, &*temporary, dir, name, flags));
-        if let Err(errno) = placed {
-            let _ = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
-            return Err(errno);
-        }
-        Ok(true)
+        self.in_layer(|| {
+            let copy = rustix::fs::openat(dir, &*temporary, make, mode)?;
+            // Git compares the times of its index with those of the files.
+            let placed = write_all(copy.as_fd(), &content)
+                .and_then(|()| rustix::fs::fchmod(&copy, mode))
+                .and_then(|()| rustix::fs::futimens(&copy, &times_of(&stat)))
+                .and_then(|()| rustix::fs::renameat_with(dir, &*temporary, dir, name, flags));
+            if placed.is_err() {
+                let _ = rustix::fs::unlinkat(dir, &*temporary, AtFlags::empty());
+            }
+            placed
+        })?;
+        self.judge.note_placed(role, dir.as_fd(), name, path, origin)?;
+        Ok(Placement::Done)
     }
 }
 

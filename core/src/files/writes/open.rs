@@ -5,14 +5,14 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use rustix::process::WaitOptions;
 
 use super::call::PathArgument;
 use super::judge::WriteDecision;
 use super::resolve::{Caller, Found, MAX_SYMLINKS, Place, is_proc, path_of};
-use super::{Failure, Writer, c_name};
+use super::shell_layer::with_rules;
+use super::{Failure, Writer, c_name, changed_names};
 use crate::files::git::Role;
-use crate::kernel::{open_beneath, sys};
+use crate::kernel::open_beneath;
 
 /// The arguments of an open call.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +60,7 @@ impl Writer {
                 Found::Gone => return Err(Errno::NOENT.into()),
             };
             let name = place.c_name()?;
+            let mut changed = None;
             if writes(flags) && place.is_plain() && !place.has_slash && !makes_no_name(flags) {
                 let dir = place.dir.as_fd();
                 let (decision, path) =
@@ -67,7 +68,7 @@ impl Writer {
                 let is_free = match decision {
                     WriteDecision::Free => true,
                     WriteDecision::ByContent(Role::Hook) => place.name.ends_with(b".sample"),
-                    WriteDecision::ByContent(role) if may_be_staged(role) => {
+                    WriteDecision::ByContent(role) if role.has_content() => {
                         return self.stage(caller, place, role, path, flags, mode);
                     }
                     _ => false,
@@ -75,15 +76,18 @@ impl Writer {
                 if !is_free || self.judge.has_protected_name(dir, &place.name)? {
                     return Err(Failure::Protected(path));
                 }
+                if self.judge.is_flagged(&path) {
+                    changed = Some((path, changed_names::exists(&place.dir, &name)));
+                }
             }
             if flags.intersects(OFlags::CREATE | OFlags::TMPFILE) {
                 self.set_umask(caller)?;
             }
             if is_own_terminal(&place)? {
-                return caller.open_terminal(flags).map_err(Failure::from);
+                return self.open_terminal(caller, flags);
             }
             let open = || open_exactly(&place.dir, &name, with_added(flags), mode);
-            match open().and_then(|fd| self.within_rules(fd, flags, open)) {
+            match self.within_rules(flags, open) {
                 Err(Errno::LOOP) if !flags.contains(OFlags::NOFOLLOW) || place.has_slash => {
                     found = match &mut restricted {
                         None => caller.through(place)?,
@@ -97,6 +101,9 @@ impl Writer {
                 Ok(_) if flags.contains(OFlags::PATH) => return Err(Errno::NOSYS.into()),
                 Ok(fd) => {
                     restore_flags(&fd, flags)?;
+                    if let Some((path, existed)) = changed {
+                        self.note_path(path, existed);
+                    }
                     return Ok(fd);
                 }
             }
@@ -104,14 +111,18 @@ impl Writer {
         Err(Errno::LOOP.into())
     }
 
-    /// Opens a file of /proc a second time, with the rules of the command, if this process has more
-    /// rights there.
+    /// Opens a file with the rules of the caller's layer. Without a layer it opens a file of /proc
+    /// a second time, with the rules of the command, if this process has more rights there.
     fn within_rules(
         &self,
-        fd: OwnedFd,
         flags: OFlags,
         open: impl Fn() -> Result<OwnedFd, Errno>,
     ) -> Result<OwnedFd, Errno> {
+        if let Some(layer) = self.layer_rules() {
+            let rules = self.rules.iter().map(|rules| rules.as_fd());
+            return with_rules(&rules.chain([layer]).collect::<Vec<_>>(), open);
+        }
+        let fd = open()?;
         let only_writes = flags.contains(OFlags::WRONLY);
         let Some(rules) = self.rules.as_ref().filter(|_| !only_writes) else { return Ok(fd) };
         // Other file systems are mounted below /proc.
@@ -119,13 +130,13 @@ impl Writer {
             return Ok(fd);
         }
         drop(fd);
-        let mut opened = Err(Errno::ACCESS);
-        let child = sys::spawn_into(libc::CLONE_FILES, || {
-            opened = sys::landlock_restrict_self(rules.as_fd()).and_then(|()| open());
-            0
-        })?;
-        rustix::process::waitpid(Some(child), WaitOptions::empty())?;
-        opened
+        with_rules(&[rules.as_fd()], open)
+    }
+
+    fn open_terminal(&self, caller: Caller, flags: OFlags) -> Result<OwnedFd, Failure> {
+        let open =
+            |path: &str, flags| self.in_layer(|| rustix::fs::open(path, flags, Mode::empty()));
+        caller.open_terminal(flags, open).map_err(Failure::from)
     }
 
     /// Opens an object again that is open with O_PATH.
@@ -153,7 +164,7 @@ impl Writer {
         let mode = if makes_no_name(flags) { mode & 0o7777 } else { 0 };
         self.set_umask(caller)?;
         if file_type == FileType::CharacterDevice && stat.st_rdev == OWN_TERMINAL {
-            return caller.open_terminal(flags).map_err(Failure::from);
+            return self.open_terminal(caller, flags);
         }
         let mut buffer = [0; 32];
         let link = open_beneath::proc_fd_path(object, &mut buffer);
@@ -163,7 +174,7 @@ impl Writer {
         let slash: &[u8] = if flags.contains(OFlags::NOFOLLOW) { b"/" } else { b"" };
         let link = c_name(&[link.to_bytes(), slash].concat())?;
         let open = || rustix::fs::open(&*link, with_added(flags), mode);
-        let fd = match open().and_then(|fd| self.within_rules(fd, flags, open)) {
+        let fd = match self.within_rules(flags, open) {
             Err(Errno::NXIO)
                 if file_type == FileType::Fifo && !flags.contains(OFlags::NONBLOCK) =>
             {
@@ -172,6 +183,9 @@ impl Writer {
             fd => fd?,
         };
         restore_flags(&fd, flags)?;
+        if writes(flags) {
+            self.note_object(object.as_fd(), file_type);
+        }
         Ok(fd)
     }
 }
@@ -184,11 +198,6 @@ fn writes(flags: OFlags) -> bool {
 /// O_TMPFILE names the directory of a file that has no name.
 fn makes_no_name(flags: OFlags) -> bool {
     flags.contains(OFlags::TMPFILE)
-}
-
-/// May the caller write the content of such a name step by step?
-pub(super) fn may_be_staged(role: Role) -> bool {
-    !matches!(role, Role::Hooks | Role::Hook)
 }
 
 /// The device number of /dev/tty, which stands for the terminal of the process that opens it.

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::call::PathArgument;
 use crate::kernel::calling_process::{mount_of, proc_path};
+use crate::kernel::resolved_path::Identity;
 use crate::kernel::{open_beneath, sys};
 
 /// As many symlinks as the kernel follows in one path.
@@ -305,8 +306,12 @@ impl Caller {
         Ok(stat[end..].starts_with(b") Z"))
     }
 
-    /// Opens the terminal of the caller's session.
-    pub fn open_terminal(self, flags: OFlags) -> Result<OwnedFd, Errno> {
+    /// Opens the terminal of the caller's session by `open`.
+    pub fn open_terminal(
+        self,
+        flags: OFlags,
+        open: impl FnOnce(&str, OFlags) -> Result<OwnedFd, Errno>,
+    ) -> Result<OwnedFd, Errno> {
         let stat = std::fs::read(proc_path(self.thread, "stat")).map_err(|_| Errno::SRCH)?;
         let device = terminal_of(&stat).ok_or(Errno::NXIO)?;
         let (major, minor) = (libc::major(device), libc::minor(device));
@@ -322,7 +327,7 @@ impl Caller {
         };
         let made = OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC;
         let flags = flags.difference(made) | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let terminal = rustix::fs::open(&path[..], flags, Mode::empty())?;
+        let terminal = open(&path, flags)?;
         let found = rustix::fs::fstat(&terminal)?.st_rdev;
         match found == device || path == "/dev/tty" {
             true => Ok(terminal),
@@ -510,6 +515,18 @@ impl Caller {
     pub fn hides_memory(self) -> bool {
         let working = rustix::fs::open(proc_path(self.thread, "cwd"), PATH_ONLY, Mode::empty());
         matches!(working, Err(Errno::ACCESS))
+    }
+
+    /// Has the caller another root directory than this process, or other mounts?
+    pub fn sees_other_files(self) -> Result<bool, Errno> {
+        for name in ["root", "ns/mnt"] {
+            let [own, other] = [std::process::id(), self.thread]
+                .map(|thread| rustix::fs::stat(proc_path(thread, name)));
+            if Identity::from(&own?) != Identity::from(&other?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The name of its program, for messages.

@@ -100,34 +100,9 @@ pub enum Event<'a> {
     Record(&'a ToolRecord),
     /// A refused file access, as the observer saw it.
     FileRefused(&'a RefusedFileAccess),
-    /// A protected name appeared and was moved to the quarantine. `whole` is false if it was too
-    /// large to copy completely.
-    NameQuarantined {
-        path: &'a [u8],
-        quarantine: &'a [u8],
-        whole: bool,
-    },
-    /// A protected name appeared and was removed, because it could not be kept.
-    NameRemoved {
-        path: &'a [u8],
-        errno: Errno,
-    },
-    /// A protected name appeared and could not be removed.
-    NameLeft {
-        path: &'a [u8],
-        errno: Errno,
-    },
     /// A name that is executed outside of the sandbox later was created or changed during the run.
     NameFlagged {
         path: &'a [u8],
-    },
-    /// The last scan did not finish: names that the command created can be left.
-    ScanUnfinished {
-        error: &'a str,
-    },
-    /// The last scan of this session was interrupted, and a later run finished it.
-    ScanFinished {
-        quarantined: usize,
     },
     /// A denied or locked name appeared or was replaced; `window_us` is how long it was accessible.
     NameMasked {
@@ -214,34 +189,9 @@ impl Event<'_> {
                 out.push_str("\"event\":\"enforcement.partial\",\"text\":");
                 writer::string_within(&mut out, text, NonUtf8::Text, MAX_SENTENCE_CHARS);
             }
-            Event::NameQuarantined { path, quarantine, whole } => {
-                out.push_str("\"event\":\"name.taken\",\"path\":");
-                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
-                out.push_str(",\"kept\":");
-                writer::string_within(&mut out, quarantine, NonUtf8::Text, MAX_PATH_CHARS);
-                let _ = write!(out, ",\"whole\":{whole}");
-            }
-            Event::NameRemoved { path, errno } | Event::NameLeft { path, errno } => {
-                let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
-                let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
-                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
-                let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
-            }
             Event::NameFlagged { path } => {
                 out.push_str("\"event\":\"name.flagged\",\"path\":");
                 writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
-            }
-            Event::ScanUnfinished { error } => {
-                out.push_str("\"event\":\"scan.unfinished\",\"error\":");
-                writer::string_within(
-                    &mut out,
-                    error.as_bytes(),
-                    NonUtf8::Text,
-                    MAX_SENTENCE_CHARS,
-                );
-            }
-            Event::ScanFinished { quarantined } => {
-                let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{quarantined}");
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
@@ -492,17 +442,8 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        let quarantined = Event::NameQuarantined {
-            path: b"/w/.envrc",
-            quarantine: b"/s/taken/1/.envrc",
-            whole: true,
-        };
-        let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
-        let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
-        let (unfinished, finished) =
-            (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { quarantined: 2 });
         let (ran, attack) = (
             report(ExecResult::Ran { verified: true }),
             report(ExecResult::Attack("the arguments")),
@@ -524,12 +465,8 @@ mod tests {
             (decision.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
         let network = Event::Network(&decision);
         let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
-        let events =
-            [start(&command, b"/", &chain), end, quarantined, removed, left, masked, flagged];
-        for event in events
-            .into_iter()
-            .chain([exec, attack, refused, network, lost, missing, unfinished, finished])
-        {
+        let events = [start(&command, b"/", &chain), end, masked, flagged];
+        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing]) {
             let ours = parsed(&event);
             let golden: Vec<Value> =
                 GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -557,8 +494,8 @@ mod tests {
         let one = [CString::new(vec![b'x'; 1 << 20]).unwrap()];
         let command = parsed(&start(&one, b"/", &[]))["command"].clone();
         let text = command[0].as_str().unwrap();
-        let quarantine = text.chars().take_while(|character| *character == 'x').count();
-        assert_eq!(text, format!("{}…+{} more", "x".repeat(quarantine), (1 << 20) - quarantine));
+        let kept = text.chars().take_while(|character| *character == 'x').count();
+        assert_eq!(text, format!("{}…+{} more", "x".repeat(kept), (1 << 20) - kept));
     }
 
     #[test]
@@ -569,13 +506,6 @@ mod tests {
         parsed(&Event::Refused { error: &"\u{1}".repeat(5000) });
         parsed(&Event::Partial { text: &[0xFF; 5000] });
         parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
-        parsed(&Event::NameQuarantined {
-            path: &[0xFF; 5000],
-            quarantine: &[1; 5000],
-            whole: false,
-        });
-        parsed(&Event::NameRemoved { path: &[0xFF; 5000], errno: Errno::ACCESS });
-        parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
         parsed(&Event::NameFlagged { path: &[0xFF; 5000] });
         parsed(&Event::JournalLost { count: u64::MAX, reason: &"\u{1}".repeat(5000) });

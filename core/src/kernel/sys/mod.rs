@@ -370,15 +370,20 @@ pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
 }
 
 /// Closes every descriptor above 2 except this one.
-pub fn close_all_but(kept: &OwnedFd) {
-    let number = kept.as_raw_fd() as u32;
-    // SAFETY: the calling process uses only `kept` from here on, and the owners of the other
-    // descriptors in this copy of the memory are never dropped.
-    unsafe {
-        if number > 3 {
-            libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
+pub fn close_all_but(kept: &[BorrowedFd<'_>]) {
+    let mut numbers: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+    numbers.sort_unstable();
+    let mut first = 3;
+    for number in numbers.into_iter().chain([u32::MAX]).filter(|number| *number >= 3) {
+        let last = if number == u32::MAX { number } else { number - 1 };
+        // SAFETY: the calling process uses only `kept` from here on, and the owners of the other
+        // descriptors in this copy of the memory are never dropped.
+        unsafe {
+            if first <= last {
+                libc::syscall(libc::SYS_close_range, first, last, 0);
+            }
         }
-        libc::syscall(libc::SYS_close_range, number + 1, u32::MAX, 0);
+        first = number.saturating_add(1);
     }
 }
 
@@ -658,6 +663,36 @@ pub fn thread_handle(thread: u32) -> Result<OwnedFd> {
     };
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The id here of a thread with the id `there` in another pid namespace (Linux 6.11).
+pub fn thread_from_namespace(namespace: BorrowedFd<'_>, there: u32) -> Result<u32> {
+    const NS_GET_PID_FROM_PIDNS: u32 = 0x8004_B706; // _IOR(0xb7, 6, int)
+    // SAFETY: takes numbers.
+    let here = check(
+        unsafe {
+            libc::ioctl(
+                namespace.as_raw_fd(),
+                NS_GET_PID_FROM_PIDNS as _,
+                libc::c_ulong::from(there),
+            )
+        }
+        .into(),
+    )?;
+    u32::try_from(here).map_err(|_| Errno::SRCH)
+}
+
+/// Takes a lease on a file that only this process has open, for writing. Another open waits until
+/// this process releases the lease, and sends it SIGIO. False: the kernel refuses it.
+pub fn take_lease(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: takes numbers.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
+}
+
+/// Releases a lease. The end of its descriptor does so too.
+pub fn release_lease(file: BorrowedFd<'_>) {
+    // SAFETY: takes numbers.
+    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
 /// Does the thread or process of a pidfd still run?

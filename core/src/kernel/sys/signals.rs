@@ -124,11 +124,6 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<ReceivedSignal> {
     }
 }
 
-/// Discards the blocked signals that have arrived so far.
-pub fn discard_signals() {
-    while next_signal(Some(Duration::ZERO)).is_some() {}
-}
-
 /// True if a signal that asks this process to end is pending. The signal stays pending.
 pub fn has_end_signal() -> bool {
     let mut waiting = MaybeUninit::uninit();

@@ -22,7 +22,7 @@ use crate::files::home_listing::{HomeEntry, HomeListing};
 use crate::files::previously_writable::{WritableHistory, absolute};
 use crate::journal::Journal;
 use crate::kernel::resolved_path::{self, FollowedLink, Identity, ResolvedPath};
-use crate::kernel::sys;
+use crate::kernel::{open_beneath, sys};
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
@@ -93,6 +93,25 @@ fn supervises_network(plan: &Plan) -> bool {
 /// The rights to read files and list directories, as far as the rules restrict them.
 fn reading(requested: &plan::Landlock) -> Rights {
     requested.handled & (AccessFs::ReadFile | AccessFs::ReadDir)
+}
+
+/// Adds a rule that allows reading below a directory.
+pub fn allow_reading(
+    ruleset: BorrowedFd<'_>,
+    requested: &plan::Landlock,
+    dir: BorrowedFd<'_>,
+) -> Result<(), Errno> {
+    sys::landlock_add_rule(ruleset, reading(requested).bits(), dir)
+}
+
+/// Does one grant of the full tier allow reading all of /proc?
+pub fn grants_reading_proc(plan: &Plan, requested: &plan::Landlock) -> bool {
+    let needed = reading(requested);
+    let covers = |grant: &Grant| {
+        matches!(grant.path.as_bytes(), b"/" | b"/proc")
+            && plan.rights(&grant.access).contains(needed)
+    };
+    needed.is_empty() || plan.files.iter().any(|files| files.grants.iter().any(covers))
 }
 
 fn is_dir(stat: &Stat) -> bool {
@@ -210,9 +229,7 @@ impl<'p> FileGrants<'p> {
         self.init_ruleset = Some(ruleset);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(c"/proc", flags, Mode::empty())
-            .and_then(|proc| {
-                sys::landlock_add_rule(ruleset, reading(requested).bits(), proc.as_fd())
-            })
+            .and_then(|proc| allow_reading(ruleset, requested, proc.as_fd()))
             .map_err(GrantError::Proc)
     }
 
@@ -546,8 +563,7 @@ fn open_error(grant: &Grant, source: Errno) -> GrantError {
 
 fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
     let opened = |path: &CStr| {
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+        let fd = open_beneath::open_without_symlinks(path, OFlags::empty())?;
         let stat = rustix::fs::fstat(&fd)?;
         Ok((fd, stat))
     };
@@ -676,16 +692,8 @@ fn through_links<'p>(requested: &'p plan::FilesPlan, home: &HomeListing<'_>) -> 
         if home.of(path) != HomeEntry::Unknown {
             return false;
         }
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat2(
-            CWD,
-            path.as_c_str(),
-            flags,
-            Mode::empty(),
-            ResolveFlags::NO_SYMLINKS,
-        );
-        // ELOOP: there is a link. ENOSYS: an outer filter refuses openat2. EACCES: a directory on
-        // the way is shut.
+        let opened = open_beneath::open_without_symlinks(&path.as_c_str(), OFlags::empty());
+        // ELOOP: there is a link. EACCES: a directory on the way is shut.
         !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()

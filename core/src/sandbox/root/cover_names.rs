@@ -9,22 +9,30 @@ use rustix::io::Errno;
 use super::private_dirs::put_names;
 use super::{RootBlueprint, RootError, RootResult, failed, receive_list};
 use crate::files::cover::{Cover, CoverResult};
+use crate::files::writes::{self, ScannedNames};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
+use crate::plan::wire::reader;
 use crate::sandbox::cover_mount;
 use crate::sandbox::init_channel::{self, InitMessage};
 
 /// At most so many rounds are tried while other processes move and remove the names.
 const MAX_COVER_ROUNDS: usize = 5;
 
-/// Covers the denied and protected names below the root, which is already entered.
-pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()> {
+/// Covers the denied and protected names below the root, which is already entered. Returns the names
+/// that the judge of writes needs, if there is one.
+pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<Option<ScannedNames>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("cannot open", b"/"))?;
     // The note of a copy has the names of the first search, so that search must stand.
     let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
+    let unread = || failed("cannot read the names to protect below", b"/");
+    let mut scanned = None;
     loop {
+        if writes::are_judged(blueprint.plan) {
+            scanned = Some(receive_scanned_names(channel).map_err(unread())?);
+        }
         let covers = receive_covers(channel)
             .map_err(failed("cannot read the names to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
@@ -38,7 +46,19 @@ pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()>
     if blueprint.plan.network.is_some() {
         put_names(root.as_fd())?;
     }
-    Ok(())
+    Ok(scanned)
+}
+
+fn receive_scanned_names(channel: &OwnedFd) -> Result<ScannedNames, Errno> {
+    let mut text = Vec::new();
+    receive_list(channel, |message| match message {
+        InitMessage::ScannedNames(part) => {
+            text.extend(part);
+            true
+        }
+        _ => false,
+    })?;
+    reader::from_slice(&text).map_err(|_| Errno::PROTO)
 }
 
 fn receive_covers(channel: &OwnedFd) -> Result<Vec<Cover>, Errno> {

@@ -10,6 +10,7 @@ mod cover_names;
 mod private_dirs;
 pub mod shells;
 
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -24,6 +25,7 @@ use super::landlock::{GrantLocation, grant_location};
 use super::overlay::OverlayLayers;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
+use crate::files::writes::WriteLock;
 use crate::kernel::mount::{self, NO_EXEC, NO_SUID_NO_DEV, READ_ONLY};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
@@ -90,6 +92,8 @@ pub struct RootBlueprint<'a> {
     pub pid_max: Option<u32>,
     /// The caller's group id: in the new namespace no id is known until it is mapped.
     pub gid: u32,
+    /// For init, if it does the writes of the command.
+    pub lock: &'a Cell<Option<WriteLock>>,
 }
 
 impl<'a> RootBlueprint<'a> {
@@ -212,7 +216,7 @@ impl BaseRoot {
         blueprint: &RootBlueprint<'_>,
         devices: Devices,
         interception: Option<&Interception<'_>>,
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> RootResult<BaseRoot> {
         let at = root.as_fd();
         let tmp = make_tmp(at, blueprint)?;
@@ -224,12 +228,12 @@ impl BaseRoot {
             interception,
         )?;
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
-        add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
-        if let (Some(_), Some(ruleset)) = (blueprint.ca_bundle, ruleset) {
+        add_rules(at, blueprint.plan, blueprint.made(), rulesets)?;
+        for ruleset in rulesets.iter().filter(|_| blueprint.ca_bundle.is_some()) {
             let ca_bundle = mount::open_below_root(at, CA_BUNDLE)
                 .map_err(failed("cannot open", CA_BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
-            sys::landlock_add_rule(ruleset, read.bits(), ca_bundle.as_fd())
+            sys::landlock_add_rule(*ruleset, read.bits(), ca_bundle.as_fd())
                 .map_err(failed("cannot grant", CA_BUNDLE.to_bytes()))?;
         }
         Ok(BaseRoot { root, tmp, shm, proc, devices })
@@ -239,7 +243,7 @@ impl BaseRoot {
 /// Leaves this process in the new root.
 pub fn build(
     blueprint: &RootBlueprint<'_>,
-    ruleset: Option<BorrowedFd<'_>>,
+    rulesets: &[BorrowedFd<'_>],
     channel: &OwnedFd,
 ) -> RootResult<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
@@ -260,7 +264,7 @@ pub fn build(
     };
     let own = new_tmpfs(tmp_mb)?;
     let mut base =
-        BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
+        BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), rulesets)?;
 
     let received = receive_locations(channel)
         .and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
@@ -279,7 +283,7 @@ pub fn build(
             blueprint,
             copy_devices(blueprint)?,
             interception.as_ref(),
-            ruleset,
+            rulesets,
         )?;
     }
     let root = base.root.as_fd();
@@ -310,14 +314,17 @@ pub fn build(
         // Rules for paths that did not exist when the other rules were added.
         let copied = locations.iter().map(|location| location.grant);
         let copied = copied.filter(|grant| grant.path.is_within(session.workspace()));
-        add_rules(root, blueprint.plan, copied, ruleset)?;
+        add_rules(root, blueprint.plan, copied, rulesets)?;
     }
-    if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&locations)) {
+    if blueprint.may_list_everything(&locations) {
         let list = Rights::from(AccessFs::ReadDir);
-        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("cannot grant", b"/"))?;
+        for ruleset in rulesets {
+            sys::landlock_add_rule(*ruleset, list.bits(), root)
+                .map_err(failed("cannot grant", b"/"))?;
+        }
     }
     if let Some(interception) = &interception {
-        interception.intercept(root, blueprint, &locations, ruleset)?;
+        interception.intercept(root, blueprint, &locations, rulesets)?;
     }
     if whole.is_none() {
         // A link, not another directory: its content is gone with the run anyway.
@@ -574,11 +581,13 @@ fn add_rules<'a>(
     root: BorrowedFd<'_>,
     plan: &Plan,
     grants: impl Iterator<Item = &'a Grant>,
-    ruleset: Option<BorrowedFd<'_>>,
+    rulesets: &[BorrowedFd<'_>],
 ) -> RootResult<()> {
-    let Some(ruleset) = ruleset else { return Ok(()) };
+    if rulesets.is_empty() {
+        return Ok(());
+    }
     for grant in grants {
-        match add_rule(root, plan, grant, ruleset) {
+        match add_rule(root, plan, grant, rulesets) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
             result => result.map_err(failed("cannot grant", grant.path.as_bytes()))?,
         }
@@ -590,18 +599,18 @@ fn add_rule(
     root: BorrowedFd<'_>,
     plan: &Plan,
     grant: &Grant,
-    ruleset: BorrowedFd<'_>,
+    rulesets: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
     // A link (/dev/ptmx, /dev/fd) has no rights of its own. Its target is granted or not.
-    add_rule_at(mount::open_below_root(root, &name)?, plan, grant, ruleset)
+    add_rule_at(mount::open_below_root(root, &name)?, plan, grant, rulesets)
 }
 
 pub fn add_rule_at(
     opened: OwnedFd,
     plan: &Plan,
     grant: &Grant,
-    ruleset: BorrowedFd<'_>,
+    rulesets: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&opened)?;
     let rights = plan.rights(&grant.access);
@@ -610,11 +619,10 @@ pub fn add_rule_at(
         rustix::fs::FileType::Symlink => return Ok(()),
         _ => rights::for_file(rights),
     };
-    if rights.is_empty() {
-        Ok(())
-    } else {
-        sys::landlock_add_rule(ruleset, rights.bits(), opened.as_fd())
+    for ruleset in rulesets.iter().filter(|_| !rights.is_empty()) {
+        sys::landlock_add_rule(*ruleset, rights.bits(), opened.as_fd())?;
     }
+    Ok(())
 }
 
 /// Afterwards no name leads to the old tree: pivot_root, unlike chroot, removes it.

@@ -89,7 +89,7 @@ impl<'a> Interception<'a> {
         root: BorrowedFd<'_>,
         blueprint: &RootBlueprint<'_>,
         locations: &[GrantLocation<'_>],
-        ruleset: Option<BorrowedFd<'_>>,
+        rulesets: &[BorrowedFd<'_>],
     ) -> RootResult<()> {
         attach_at(root, &self.dir, &new_tmpfs(Some(TMPFS_SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
@@ -112,10 +112,11 @@ impl<'a> Interception<'a> {
         sys::mount_setattr(dir.as_fd(), false, (NO_SUID_NO_DEV | READ_ONLY).bits().into(), 0)
             .map_err(failed("cannot lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
-        ruleset.map_or(Ok(()), |ruleset| {
-            sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd())
-                .map_err(failed("cannot grant", &self.dir))
-        })
+        for ruleset in rulesets {
+            sys::landlock_add_rule(*ruleset, rights.bits(), dir.as_fd())
+                .map_err(failed("cannot grant", &self.dir))?;
+        }
+        Ok(())
     }
 
     fn write(&self, root: BorrowedFd<'_>) -> RootResult<()> {

@@ -30,10 +30,13 @@ MAX_COMMAND_WORDS, MAX_BASE_DIRECTORIES = 64, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitTrustedPath:
-    """git obeys ``path``, because of ``source`` (file and key)."""
+    """git obeys ``path``, because of ``source`` (file and key). ``anywhere``: the same path,
+    relative to the work tree, if the configuration counts in every repository of the user.
+    """
 
     path: str
     source: str
+    anywhere: str | None = None
 
 
 def trusted_by(
@@ -58,10 +61,19 @@ def trusted_by(
     yield from (
         GitTrustedPath(path=file, source=f"{file}: it is git's own configuration") for file in own
     )
-    pending = list(own)
-    if repository is not None:
-        pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
+    of_repository = (
+        (f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree")
+        if repository is not None
+        else ()
+    )
+    pending = [*own, *of_repository]
     known = set(pending)
+
+    def obeyed(path: str, source: str) -> GitTrustedPath:
+        relative = path[len(top) + 1 :] if path.startswith(f"{top}/") else None
+        is_of_user = not source.startswith(tuple(f"{file}: " for file in of_repository))
+        return GitTrustedPath(path=path, source=source, anywhere=relative if is_of_user else None)
+
     texts = _files_read(pending, snapshot)
     for base, source, entry in chain(_of_environment(variables, top), texts):
         if not entry.value:
@@ -84,14 +96,11 @@ def trusted_by(
             case Key.PATH:
                 path = _expanded(entry.value, top, home)
                 if path:
-                    yield GitTrustedPath(path=path, source=source)
+                    yield obeyed(path, source)
             case Key.ALIAS if not entry.value.startswith("!"):
                 pass
             case Key.PROGRAM | Key.ALIAS:
-                yield from (
-                    GitTrustedPath(path=path, source=source)
-                    for path in _files_of(entry, top, home, snapshot)
-                )
+                yield from (obeyed(path, source) for path in _files_of(entry, top, home, snapshot))
             case Key.WORKTREE | Key.NONE:
                 pass
 

@@ -52,16 +52,9 @@ LATE = {".env": f"{SECRET}-3\n", "app/.env": f"{SECRET}-4\n"}
 TRIES = 150
 
 
-def guarded_act(*, takes: bool) -> str:
-    """``takes``: the guard removes names that the command plants, as it does in a live
-    workspace.
-    """
-    wait = f"while there && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done"
-    return f"""
+GUARDED_ACT = f"""
 echo started
 {PLANT}
-there() {{ for f in {" ".join(PLANTED)}; do test -e $f && return; done; return 1; }}
-n=0; {wait if takes else ""}
 echo ready; read go
 for f in {" ".join(LATE)}; do
     n=0; while cat $f >/dev/null 2>&1 && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done
@@ -82,10 +75,6 @@ class Scene:
     @property
     def state(self) -> Path:
         return self.full.tester.home / ".local" / "state" / "paddock"
-
-    @property
-    def unfinished(self) -> Path:
-        return self.state / "unfinished"
 
     def lay_out(self) -> None:
         self.full.tree.put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
@@ -130,49 +119,31 @@ class Scene:
         return path.read_text() if path.exists() else None
 
     def judge(self, outcome: Outcome) -> tuple[str, str]:
-        """The result: nothing is uncovered, or a line names it, or the run ended with a line and
-        the next run removes the planted names.
-        """
+        """The result: nothing is uncovered, or a line names it."""
         uncovered = self.uncovered(outcome)
         if not uncovered:
             return ("closed" if outcome.exit_code == 0 else f"closed ({outcome.exit_code})"), ""
         detail = f"{', '.join(uncovered)}; exit {outcome.exit_code}: {outcome.stderr}"
         if all(str(self.project / name) in outcome.stderr for name in uncovered):
             return "named", detail
-        only_planted = uncovered == self.left()
-        reported = outcome.exit_code < 0 or (
-            outcome.exit_code > 0 and outcome.stderr
-        )  # a shell reports the signal
-        if reported and only_planted and self.is_finished_by_the_next_run():
-            return "finished later", detail
         return LOST, detail
-
-    def is_finished_by_the_next_run(self) -> bool:
-        return self.full.inside(["true"], journal=False).exit_code == 0 and not self.left()
 
     def put_back(self) -> None:
         for name in (*self.left(), "new"):
             if os.path.lexists(self.project / name):
                 remove(self.project / name)
         self.put_files()
-        self.remove_marks()
         if (self.project / ".env").stat().st_nlink != 2:
             self.put_secret()
-
-    def remove_marks(self) -> None:
-        """The directory stays, because strace finds it by its path."""
-        for mark in self.unfinished.iterdir() if self.unfinished.exists() else ():
-            mark.unlink()
 
     def inside(self, prefix: Sequence[Word], *flags: Word, act: str = ACT) -> Outcome:
         return self.full.inside(["sh", "-c", act], "--quiet", *flags, journal=False, prefix=prefix)
 
     def guarded(self, prefix: Sequence[Word], *flags: Word) -> Outcome:
-        """The command plants names and waits for the guard. Then the host replaces a denied name
-        and creates a new one. The command waits until it can read neither.
+        """The command tries to plant names. Then the host replaces a denied name and creates a new
+        one. The command waits until it can read neither.
         """
-        act = guarded_act(takes="--cow" not in flags)
-        words = self.full.command(["sh", "-c", act], "--quiet", *flags, journal=False)
+        words = self.full.command(["sh", "-c", GUARDED_ACT], "--quiet", *flags, journal=False)
         with self.full.tester.starting(
             [*prefix, *words], cwd=self.project, stdin=subprocess.PIPE
         ) as process:

@@ -84,11 +84,9 @@ def since_program(name: str) -> Begins:
     return lambda line: "execve(" in line and f'{name}"' in line
 
 
-def since_mark(line: str) -> bool:
-    """The mark of a run gets its name right before the command starts. If only some paths are
-    traced, the directory of the marks has to be one of them.
-    """
-    return line.startswith("renameat(")
+def since_supervision(line: str) -> bool:
+    """The supervisor makes this descriptor when the command runs."""
+    return line.startswith("signalfd4(")
 
 
 @contextmanager
@@ -101,7 +99,7 @@ def _log() -> Iterator[Path]:
 def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Outcome]:
     """The number of calls of each kind in a run: before the counting begins, and in all."""
     with _log() as log:
-        outcome = run([*tracing.strace(log), "-e", f"trace=execve,renameat,{tracing.calls}"])
+        outcome = run([*tracing.strace(log), "-e", f"trace=execve,signalfd4,{tracing.calls}"])
         lines = log.read_text(errors="replace").splitlines()
     before: Counter[str] = Counter()
     total: Counter[str] = Counter()

@@ -1,9 +1,7 @@
-"""No error of a system call leaves a name uncovered without a message: in a start, a guard, and a
-last scan.
+"""No error of a system call leaves a name uncovered without a message: in a start, and in a guard.
 
-In each run one call fails. Afterwards the host accepts one of three results. No secret left, no
-planted name exists and no protected file changed. Or a line names the unprotected path. Or the run
-ended with a line, and the next run removed the planted names.
+In each run one call fails. Afterwards the host accepts one of two results. No secret left, no
+planted name exists and no protected file changed. Or a line names the unprotected path.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from tests.system.files.faults.injection import (
     Run,
     Table,
     Tracing,
-    since_mark,
     since_program,
+    since_supervision,
     try_faults,
     whole_table,
 )
@@ -76,10 +74,8 @@ def test_no_fault_of_a_live_run_leaves_a_name_uncovered(scene: Scene) -> None:
     table.check()
 
 
-def test_no_name_is_removed_from_a_directory_that_the_scan_finds_shut(scene: Scene) -> None:
-    """It is listed, cannot be searched for a moment, and is closed as a whole. The last scan finds
-    it open, and must not take its names for the command's.
-    """
+def test_a_directory_that_the_scan_finds_shut_is_closed(scene: Scene) -> None:
+    """It is listed, cannot be searched for a moment, and is closed as a whole."""
     begins = since_program("paddock-core")
     paths = [scene.project / "app", scene.project / "bare.git", scene.full.installation.core]
     table = Table("shut")
@@ -114,16 +110,11 @@ def test_no_fault_of_init_leaves_a_name_uncovered(scene: Scene) -> None:
     table.check()
 
 
-def in_guard(scene: Scene) -> Tracing:
-    scene.full.inside(["true"], journal=False)
-    return Tracing(paths=[*scene.directories(), scene.unfinished], begins=since_mark)
-
-
 def test_no_fault_of_a_guard_leaves_a_name_uncovered(scene: Scene) -> None:
     table = Table("guard")
-    try_all(table, scene, scene.guarded, in_guard(scene), sample=25)
+    try_all(table, scene, scene.guarded, in_core(scene)[0], sample=25)
     # Calls without a path: events, watches, messages to init.
-    try_all(table, scene, scene.guarded, Tracing(begins=since_mark), sample=25)
+    try_all(table, scene, scene.guarded, Tracing(begins=since_supervision), sample=25)
     table.check()
 
 

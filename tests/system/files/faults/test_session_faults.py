@@ -102,7 +102,13 @@ def test_no_fault_of_a_command_hides_a_name_without_a_message(ended: Ended, comm
         other = {key: (now, then) for key, (now, then) in other.items() if now != then}
         if not uncovered and not other:
             return "closed", ""
-        reported = outcome.exit_code != clean.exit_code or complaints(outcome) > complaints(clean)
+        # A conflict holds a change back, and says why.
+        conflicts, before = (one.stdout.count("\n  conflict: ") for one in (outcome, clean))
+        reported = (
+            outcome.exit_code != clean.exit_code
+            or complaints(outcome) > complaints(clean)
+            or conflicts > before
+        )
         return (
             "message" if reported and not uncovered else LOST
         ), f"{uncovered} {other} {outcome.stderr}"
