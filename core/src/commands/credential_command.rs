@@ -23,7 +23,7 @@ use crate::kernel::resolved_path::{self, ResolvedPath};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
-use crate::sandbox::enter::{EnterError, EnterStep};
+use crate::sandbox::apply_restrictions::{EnterError, EnterStep};
 use crate::sandbox::landlock::{self, GrantError};
 
 /// The first ABI with renames between directories. Every ruleset refuses these unless a rule allows

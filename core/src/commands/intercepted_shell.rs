@@ -28,7 +28,7 @@ use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{CORE_NAME, OnFailure, Shell, present};
-use crate::sandbox::enter::Restrictions;
+use crate::sandbox::apply_restrictions::Restrictions;
 use crate::sandbox::landlock::{FileGrants, GrantError};
 use crate::sandbox::root::shells::{REAL_SHELLS_LINK, SHELL_NAMES, SHELL_PLAN_FILE};
 use crate::sandbox::seccomp::bpf;

@@ -9,7 +9,7 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer;
 use crate::plan::{Plan, PlanError};
-use crate::sandbox::enter::Restrictions;
+use crate::sandbox::apply_restrictions::Restrictions;
 use crate::sandbox::preflight::Preflight;
 
 #[derive(Deserialize)]

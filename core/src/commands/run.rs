@@ -40,9 +40,9 @@ use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::network::supervisor::relay_process::RelayProcess;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
 use crate::plan::{self, Namespaces, NoticeLevel, Plan, Tier};
+use crate::sandbox::apply_restrictions::{self, Restrictions};
 use crate::sandbox::command::Command;
 use crate::sandbox::container::ContainerSandbox;
-use crate::sandbox::enter::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::{FullTier, RunRecord};
 use crate::sandbox::init::{self, AnswerCalls, Launch, OverlayFds};
@@ -304,7 +304,7 @@ impl Run<'_> {
         argv: Vec<CString>,
     ) -> Result<RunResult, Refusal> {
         let command = command(&self.plan, argv, None, None)?;
-        enter::become_command(None, None)?;
+        apply_restrictions::become_command(None, None)?;
         restrictions.bound()?;
         restrictions.enter(None)?;
         let errno = command.exec();

@@ -10,7 +10,7 @@ use super::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, NonUtf8};
-use crate::sandbox::enter::{self, Restrictions};
+use crate::sandbox::apply_restrictions::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::FullTier;
 use crate::sandbox::init::{self, Launch, SandboxStart};
@@ -110,7 +110,7 @@ fn in_child(
     let mut entered = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        entered = enter::become_command(None, None)
+        entered = apply_restrictions::become_command(None, None)
             .and_then(|()| restrictions.bound())
             .and_then(|()| restrictions.enter(None));
         if entered.is_ok() {

@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
+use super::apply_restrictions::EnterError;
 use super::container::ContainerError;
-use super::enter::EnterError;
 use super::init::NamespacesError;
 use super::landlock::GrantError;
 use super::seccomp::bpf::BpfError;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use super::enter::Restrictions;
+use super::apply_restrictions::Restrictions;
 use super::error::SandboxError;
 use super::init::{self, Launch, SandboxStart, SendMessage};
 use super::init_channel::InitMessage;

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
+use super::apply_restrictions::{self, EnterError, Restrictions};
 use super::capabilities::Privileges;
 use super::container::ContainerError;
-use super::enter::{self, EnterError, Restrictions};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
 use super::root::{self, RootBlueprint, RootError, StageDir};
@@ -672,7 +672,7 @@ fn set_up(
     let mut exec_failure = None;
     // Until its exec the command has init's channel, to send the listener.
     let become_command = || {
-        enter::become_command(None, Some(mask))
+        apply_restrictions::become_command(None, Some(mask))
             .and_then(|()| restrictions.enter(Some(channel.as_fd())))
     };
     let child = if restrictions.listens() {

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::apply_restrictions::{EnterError, EnterStep, Restrictions};
 use super::command::Command;
-use super::enter::{EnterError, EnterStep, Restrictions};
 use super::init_channel::{self, InitMessage};
 use super::write_server;
 use crate::files::writes::Writer;

@@ -2,13 +2,13 @@
 //!
 //! Everything is prepared in the supervisor; entering only makes system calls.
 
+pub mod apply_restrictions;
 pub mod capabilities;
 pub mod closed_links;
 pub mod command;
 pub mod container;
 pub mod cover_mount;
 pub mod cpu_affinity;
-pub mod enter;
 pub mod environment;
 pub mod error;
 pub mod full_tier;

@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
+use super::apply_restrictions::Restrictions;
 use super::container::ContainerSandbox;
-use super::enter::Restrictions;
 use super::error::SandboxError;
 use super::landlock::{self, FileGrants};
 use crate::journal::Journal;

@@ -8,8 +8,8 @@ use landlock::AccessFs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::apply_restrictions::Restrictions;
 use super::closed_links;
-use super::enter::Restrictions;
 use super::landlock::{self as rules, FileGrants};
 use super::root::shells::REAL_SHELLS_LINK;
 use crate::files::writes::{LayerRules, ShellLayer};

@@ -17,8 +17,8 @@ use crate::kernel::sys::{self, ReceivedSignal, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
 use crate::limits::descendants::{REAP_PAUSE, end_descendants};
 use crate::limits::{Limits, LimitsError};
+use crate::sandbox::apply_restrictions::{self, EnterError, EnterStep, Restrictions};
 use crate::sandbox::command::Command;
-use crate::sandbox::enter::{self, EnterError, EnterStep, Restrictions};
 use crate::sandbox::init::{self, AnswerCalls, HandedFds, Sandbox};
 use crate::sandbox::init_channel::{self, InitMessage};
 use crate::sandbox::{landlock_init, write_server};
@@ -88,7 +88,7 @@ pub fn start(
         // An init that writes for the command has the rules already, and with it the command.
         let admitted = if writes { limits.join_groups() } else { limits.admit_self() };
         admitted.map_err(limits_error)?;
-        enter::become_command(Some(parent), Some(mask))?;
+        apply_restrictions::become_command(Some(parent), Some(mask))?;
         restrictions.bound()?;
         restrictions.enter(channel)
     };

@@ -30,7 +30,7 @@ use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListene
 use crate::kernel::sys;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::AbsPath;
-use crate::sandbox::enter::Restrictions;
+use crate::sandbox::apply_restrictions::Restrictions;
 use crate::sandbox::init::SandboxNamespaces;
 
 /// landlock_restrict_self(2) is listed only to notice further restrictions.

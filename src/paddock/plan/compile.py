@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os.path
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.facts import Host
@@ -41,6 +41,9 @@ from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
 from paddock.policy.trust.origin import state_dir_of
 
 EMPTY_TERRAIN = Terrain()
+
+# The start line must fit on a screen. The profile denies some 70 names.
+SHOWN_NAMES = 4
 
 
 def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -> Plan:
@@ -365,8 +368,13 @@ def _start_line(
     unheld = [*([unprotected] if unprotected else []), *(layout.unheld if layout else ())]
     if unheld:
         against = "" if unprotected else "against reading "
-        text += f"; not enforced {against}in this tier: {', '.join(unheld)}"
+        text += f"; not enforced {against}in this tier: {_listed(unheld)}"
     return Notice(level=Level.INFO, text=text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _unjudged(unprotected: str | None) -> Iterator[Notice]:

@@ -106,6 +106,16 @@ def test_an_optional_deny_is_enforced_or_reported() -> None:
     assert held.files.deny == ("**/.env",)
 
 
+def test_the_start_line_names_a_few_denied_names_and_counts_the_others() -> None:
+    names = [f"**/secret-{number}" for number in range(7)]
+    asked = files(WORK, denies=tuple(deny(name, line=7, optional=True) for name in names))
+    assert (
+        compile_plan(policy(asked), HOST)
+        .notices[0]
+        .text.endswith("in this tier: secret-0, secret-1, secret-2, secret-3 and 3 more")
+    )
+
+
 def test_a_deny_that_is_needed_still_stops_the_landlock_tier_also_beside_an_optional_one() -> None:
     asked = files(WORK, denies=(builtin("**/.env", optional=True), deny("**/.env", line=7)))
     with pytest.raises(PolicyError, match=r"p\.toml:7: deny \*\*/\.env cannot be enforced"):

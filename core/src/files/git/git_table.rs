@@ -98,7 +98,10 @@ mod tests {
                 for value in ["x", "!x", "./x", "refs/x"] {
                     let config =
                         format!("[{section}{subsection}]\n{} = {value}\n", key.replace('*', "x"));
-                    assert!(!super::super::config::is_harmless(config.as_bytes()), "{config}");
+                    assert!(
+                        !super::super::harmless_settings::is_harmless(config.as_bytes()),
+                        "{config}"
+                    );
                 }
             }
         }

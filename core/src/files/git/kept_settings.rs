@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::{self, ConfigSection};
+use super::harmless_settings::{self, ConfigSection};
 
 /// Which file a configuration is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ struct Settings {
 impl Settings {
     fn of(text: &[u8]) -> Option<Settings> {
         let mut found = Settings::default();
-        let parsed = config::each(text, &mut |section, key, value| {
+        let parsed = harmless_settings::each(text, &mut |section, key, value| {
             found.includes |= matches!(&section.name[..], b"include" | b"includeif");
             if is_kept(section, key) {
                 let name = (section.name.clone(), section.subsection.clone(), key.to_vec());

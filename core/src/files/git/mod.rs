@@ -2,14 +2,14 @@
 //! command runs.
 //!
 //! `files/git/git_table.rs` lists the parts of a git directory that count.
-//! `files/git/recognise_git_dirs.rs` knows the git directories. `files/git/config.rs` and
+//! `files/git/recognise_git_dirs.rs` knows the git directories. `files/git/harmless_settings.rs` and
 //! `files/git/trusted_paths.rs` read configurations. `git init`, `clone` and `worktree add` create
 //! protected names, because git trusts them. With the content that these commands write they are
 //! harmless and may be made. With any other content they are refused (`files/writes/judge.rs`).
 
-mod config;
 mod git_apply_options;
 mod git_table;
+mod harmless_settings;
 mod index;
 mod kept_settings;
 mod packed_refs;
@@ -195,7 +195,7 @@ pub fn is_harmless_content(
     is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
 ) -> bool {
     match role {
-        Role::Config => config::is_harmless_with(content, is_harmless_remote),
+        Role::Config => harmless_settings::is_harmless_with(content, is_harmless_remote),
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
         Role::Hooks | Role::Hook | Role::GitFile => false,
@@ -209,8 +209,8 @@ pub fn keeps_other_settings(
     after: &[u8],
     is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
 ) -> bool {
-    let later = config::other_settings(after, is_harmless_remote);
-    later.is_ok() && later == config::other_settings(before, is_harmless_remote)
+    let later = harmless_settings::other_settings(after, is_harmless_remote);
+    later.is_ok() && later == harmless_settings::other_settings(before, is_harmless_remote)
 }
 
 /// Does a repository have this branch? If that is not known, it has.
@@ -276,7 +276,7 @@ fn hash_bytes(git_dir: &[u8]) -> Option<usize> {
 
 fn configured_hash_bytes(config: &[u8]) -> usize {
     let mut bytes = 20;
-    let _ = config::each(config, &mut |section, key, value| {
+    let _ = harmless_settings::each(config, &mut |section, key, value| {
         let is_plain = section.name == b"extensions" && section.subsection.is_none();
         if is_plain && key == b"objectformat" {
             bytes = if value == Some(b"sha256") { 32 } else { 20 };
@@ -313,7 +313,7 @@ pub fn wakes_work_tree_config(git_dir: &[u8], before: &[u8], after: &[u8]) -> bo
 
 fn reads_work_tree_config(config: &[u8]) -> bool {
     let mut reads = false;
-    let _ = config::each(config, &mut |section, key, value| {
+    let _ = harmless_settings::each(config, &mut |section, key, value| {
         let is_plain = section.name == b"extensions" && section.subsection.is_none();
         if is_plain && key == b"worktreeconfig" {
             reads = value != Some(b"false");

@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::config;
 use super::git_table::{self, ConfigKeyKind};
+use super::harmless_settings;
 use super::recognise_git_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
@@ -78,7 +78,7 @@ pub fn by(
     let mut files = vec![file.to_vec()];
     note(file, content, &mut lines);
     let (mut trusted, mut next) = (TrustedPaths::default(), 0);
-    let remotes = config::local_remotes(content);
+    let remotes = harmless_settings::local_remotes(content);
     if !remotes.is_empty() {
         let tops = top.map_or_else(|| tops_of(parent(file)), |top| Ok(vec![top.to_vec()]))?;
         let named =
@@ -175,8 +175,8 @@ pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
 
 /// Git stops at a syntax error, and may have used the lines before it.
 fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
-    let _ = config::each(content, &mut |section, key, value| {
-        if let (false, Some(value)) = (config::allowed(section, key, value), value) {
+    let _ = harmless_settings::each(content, &mut |section, key, value| {
+        if let (false, Some(value)) = (harmless_settings::allowed(section, key, value), value) {
             let key = git_table::key_kind(&section.name, key);
             lines.push(ConfigLine { file: file.to_vec(), key, value: value.to_vec() });
         }

@@ -16,6 +16,15 @@ use super::{Failure, NamedObject, Writer};
 use crate::files::git::Role;
 use crate::kernel::{open_beneath, sys};
 
+/// An object whose metadata may be changed.
+struct CheckedObject {
+    file_type: FileType,
+    /// Empty: no program outside can open it by a name.
+    path: Vec<u8>,
+    /// It is a file of git that this run has put in place.
+    is_placed: bool,
+}
+
 impl Writer {
     /// Changes an object that is open with O_PATH.
     pub(super) fn change(
@@ -26,7 +35,8 @@ impl Writer {
         change: &Change,
     ) -> Result<(), Failure> {
         let object = &found.fd;
-        let (file_type, placed) = self.check_change(object, change)?;
+        let checked = self.check_change(object, change)?;
+        let file_type = checked.file_type;
         let mut buffer = [0; 32];
         let link = open_beneath::proc_fd_path(object, &mut buffer);
         let is_link = file_type == FileType::Symlink && flags.contains(AtFlags::SYMLINK_NOFOLLOW);
@@ -68,15 +78,23 @@ impl Writer {
                 None => rustix::fs::removexattr(link, &name[..])?,
             },
         }
-        if change.alters_program() {
-            self.note_object(object.as_fd(), file_type);
-        }
-        self.note_changed(object, placed)
+        self.note_changed(object, checked, change)
     }
 
-    fn note_changed(&mut self, object: &OwnedFd, placed: Option<Vec<u8>>) -> Result<(), Failure> {
-        let noted = placed.map(|path| self.judge.note_changed(object.as_fd(), &path));
-        noted.transpose().map(drop).map_err(Failure::from)
+    fn note_changed(
+        &mut self,
+        object: &OwnedFd,
+        checked: CheckedObject,
+        change: &Change,
+    ) -> Result<(), Failure> {
+        let CheckedObject { file_type, path, is_placed } = checked;
+        if is_placed {
+            self.judge.note_changed(object.as_fd(), &path)?;
+        }
+        if change.alters_program() {
+            self.note_object(path, file_type, true);
+        }
+        Ok(())
     }
 
     /// Changes a file that the caller has open. `file` is a copy of the caller's descriptor.
@@ -98,25 +116,23 @@ impl Writer {
             }
             Change::RemoveAttribute { name } => rustix::fs::fremovexattr(file, &name[..])?,
         }
-        let Some((file_type, placed)) = checked else { return Ok(()) };
-        if change.alters_program() {
-            self.note_object(file.as_fd(), file_type);
+        match checked {
+            Some(checked) => self.note_changed(file, checked, change),
+            None => Ok(()),
         }
-        self.note_changed(file, placed)
     }
 
-    /// May the metadata of an open object be changed? Returns its type, and its path if it is a
-    /// file of git that this run has put in place.
+    /// May the metadata of an open object be changed?
     fn check_change(
         &mut self,
         object: &OwnedFd,
         change: &Change,
-    ) -> Result<(FileType, Option<Vec<u8>>), Failure> {
+    ) -> Result<CheckedObject, Failure> {
         let stat = rustix::fs::fstat(object)?;
         let file_type = FileType::from_raw_mode(stat.st_mode);
         // A file without a name is no other program's.
         if stat.st_nlink == 0 {
-            return Ok((file_type, None));
+            return Ok(CheckedObject { file_type, path: Vec::new(), is_placed: false });
         }
         let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
         let is_free = match decision {
@@ -143,7 +159,7 @@ impl Writer {
         }
         let is_by_content = matches!(decision, WriteDecision::ByContent(_));
         let is_placed = is_by_content && self.judge.is_placed(object.as_fd(), &path)?;
-        Ok((file_type, is_placed.then_some(path)))
+        Ok(CheckedObject { file_type, path, is_placed })
     }
 }
 

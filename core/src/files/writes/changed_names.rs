@@ -3,12 +3,11 @@
 
 use std::collections::HashSet;
 use std::ffi::CStr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, FileType};
 
 use super::Writer;
-use super::resolve::{Place, path_of};
 use crate::files::symlink;
 use crate::kernel::seccomp_notify::MAX_PATH_BYTES;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -80,13 +79,11 @@ impl Writer {
         }
     }
 
-    /// Notes the change of a name in an open directory.
-    pub(super) fn note_name(&mut self, place: &Place, file_type: FileType, existed: bool) {
+    /// Notes the change of an object of this type at a path.
+    pub(super) fn note_object(&mut self, path: Vec<u8>, file_type: FileType, existed: bool) {
         if !self.judge.flags_names() || file_type == FileType::Directory {
             return;
         }
-        let Ok(above) = path_of(place.dir.as_fd()) else { return };
-        let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", &place.name].concat();
         if file_type == FileType::Symlink && self.leads_to_packages(&path) {
             self.changed.add(path, existed);
         } else {
@@ -94,26 +91,16 @@ impl Writer {
         }
     }
 
-    /// Notes the change of an open object.
-    pub(super) fn note_object(&mut self, object: BorrowedFd<'_>, file_type: FileType) {
-        if !self.judge.flags_names() || file_type == FileType::Directory {
-            return;
-        }
-        if let Ok(path) = path_of(object) {
-            self.note_path(path, true);
-        }
-    }
-
     /// Notes a name that was moved, and everything below it. `replaced`: the new name existed.
     pub(super) fn note_moved(
         &mut self,
-        old: &Place,
-        new: &Place,
+        old: Vec<u8>,
+        new: Vec<u8>,
         file_type: FileType,
         replaced: bool,
     ) {
-        self.note_name(old, file_type, true);
-        self.note_name(new, file_type, replaced);
+        self.note_object(old, file_type, true);
+        self.note_object(new, file_type, replaced);
         let mut moved = self.judge.take_moved();
         // In an exchange a name is both: one that was there, and one that comes.
         moved.sort_by_key(|name| !name.existed);

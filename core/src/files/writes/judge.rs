@@ -51,6 +51,8 @@ pub struct WriteJudge {
     flags_names: bool,
     /// Flagged names below the directory that is being renamed, at their old and new paths.
     moved: Vec<ChangedName>,
+    /// Programs make many calls in one directory.
+    last_dir: Option<LastDir>,
     pub(super) placed: PlacedFiles,
 }
 
@@ -90,6 +92,12 @@ struct DirState {
     denied: bool,
 }
 
+/// The directory of the last decision. Its state depends on the patterns alone.
+struct LastDir {
+    path: Vec<u8>,
+    state: DirState,
+}
+
 impl WriteJudge {
     /// `temporary`: the private directory of the run, in the landlock tier.
     pub fn new(
@@ -118,6 +126,7 @@ impl WriteJudge {
             is_unsure: false,
             flags_names: !files.flagged.is_empty(),
             moved: Vec::new(),
+            last_dir: None,
             placed: PlacedFiles::default(),
         }
     }
@@ -289,13 +298,17 @@ impl WriteJudge {
     }
 
     fn state_of(&mut self, dir: &[u8]) -> Result<DirState, Errno> {
-        let mut state =
-            DirState { look: self.names.start(b"/", true).look, protected: false, denied: false };
+        if let Some(last) = self.last_dir.as_ref().filter(|last| last.path == dir) {
+            return Ok(last.state);
+        }
         let mut end: usize = 0;
+        let mut is_lasting = true;
         for name in dir.split(|byte| *byte == b'/') {
-            self.learn_repository(&dir[..end.saturating_sub(1)], name, None)?;
+            is_lasting &= !self.learn_repository(&dir[..end.saturating_sub(1)], name, None)?;
             end += name.len() + 1;
         }
+        let mut state =
+            DirState { look: self.names.start(b"/", true).look, protected: false, denied: false };
         let mut end = 0;
         for name in dir.split(|byte| *byte == b'/') {
             end += name.len();
@@ -304,25 +317,27 @@ impl WriteJudge {
             }
             end += 1;
         }
+        self.last_dir = is_lasting.then(|| LastDir { path: dir.to_vec(), state });
         Ok(state)
     }
 
     /// A directory of another name than `.git` is git's by its parts. It is looked for where a path
     /// leads through a name that is such a part. `open`: the directory, if it is open. An error that
-    /// is not ENOENT does not mean that there is no repository.
+    /// is not ENOENT does not mean that there is no repository. True: the directory was looked at,
+    /// and the next time it may have other parts.
     fn learn_repository(
         &mut self,
         dir: &[u8],
         name: &[u8],
         open: Option<BorrowedFd<'_>>,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let is_candidate = self.names.guards_git
             && git::is_part(name)
             && !self.names.git.is_git(dir, false)
             && !self.names.git.is_covered(dir)
             && !dir.is_empty();
         if !is_candidate {
-            return Ok(());
+            return Ok(false);
         }
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parts = match open {
@@ -332,11 +347,12 @@ impl WriteJudge {
         };
         match parts {
             Ok(parts) if parts.make_a_repository() => {
+                self.last_dir = None;
                 // Too many patterns: what follows could not be judged.
                 let added = self.names.add_git_directory(dir).and_then(|()| self.names.settle());
-                added.map(drop).map_err(|_| Errno::ACCESS)
+                added.map(|_| true).map_err(|_| Errno::ACCESS)
             }
-            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(true),
             Err(errno) => Err(errno),
         }
     }
@@ -580,7 +596,7 @@ impl WriteJudge {
     fn is_protected(&mut self, path: &[u8]) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let learned = self.learn_repository(git::parent_of(path), name, None);
-        let Ok(state) = learned.and_then(|()| self.state_of(git::parent_of(path))) else {
+        let Ok(state) = learned.and_then(|_| self.state_of(git::parent_of(path))) else {
             return false;
         };
         let file_type = FileType::RegularFile;

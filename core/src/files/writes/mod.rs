@@ -435,24 +435,28 @@ impl Writer {
                     FileType::Unknown => FileType::RegularFile,
                     file_type => file_type,
                 };
-                self.check(&place, file_type)?;
+                let path = self.check(&place, file_type)?;
                 self.set_umask(caller)?;
                 let (name, mode) = (place.c_name()?, Mode::from_raw_mode(*mode & 0o7777));
                 self.in_layer(|| {
                     rustix::fs::mknodat(&place.dir, &*name, file_type, mode, *device)
                 })?;
-                self.note_name(&place, file_type, false);
+                self.note_object(path, file_type, false);
                 Ok(Done::Nothing)
             }
             WriteCall::Symlink { target, at } => {
                 let place = place(caller.parent(at)?)?;
                 still_waits()?;
-                if !self.judge.is_symlink_probe(place.dir.as_fd(), &place.name, target)? {
-                    self.check(&place, FileType::Symlink)?;
-                }
+                let dir = place.dir.as_fd();
+                let path = match self.judge.is_symlink_probe(dir, &place.name, target)? {
+                    true => None,
+                    false => Some(self.check(&place, FileType::Symlink)?),
+                };
                 let name = place.c_name()?;
                 self.in_layer(|| rustix::fs::symlinkat(&target[..], &place.dir, &*name))?;
-                self.note_name(&place, FileType::Symlink, false);
+                if let Some(path) = path {
+                    self.note_object(path, FileType::Symlink, false);
+                }
                 Ok(Done::Nothing)
             }
             WriteCall::Link { old, new, flags } => {
@@ -471,11 +475,13 @@ impl Writer {
             WriteCall::Remove { at, flags } => {
                 let place = place(caller.parent(at)?)?;
                 still_waits()?;
-                let file_type = self.check_existing(&place, true)?;
+                let existing = self.check_existing(&place, true)?;
                 let name = place.c_name()?;
                 self.in_layer(|| rustix::fs::unlinkat(&place.dir, &*name, *flags))?;
                 // A file that is made there later has an old name.
-                self.note_name(&place, file_type.unwrap_or(FileType::Directory), true);
+                if let Some((file_type, path)) = existing {
+                    self.note_object(path, file_type, true);
+                }
                 Ok(Done::Nothing)
             }
             WriteCall::Change { at, flags, change } => {
@@ -505,28 +511,31 @@ impl Writer {
         Ok(())
     }
 
-    /// A new name.
-    fn check(&mut self, place: &Place, file_type: FileType) -> Result<(), Failure> {
+    /// A new name. Returns its path.
+    fn check(&mut self, place: &Place, file_type: FileType) -> Result<Vec<u8>, Failure> {
         // The kernel refuses to make `.` and `..`.
         if !place.is_plain() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        match self.judge.decide(place.dir.as_fd(), &place.name, file_type)? {
-            (WriteDecision::Free, _) => Ok(()),
-            (WriteDecision::ByContent(Role::Hooks), _) if file_type == FileType::Directory => {
-                Ok(())
+        let (decision, path) = self.judge.decide(place.dir.as_fd(), &place.name, file_type)?;
+        let is_free = match decision {
+            WriteDecision::Free => true,
+            WriteDecision::ByContent(Role::Hooks) => file_type == FileType::Directory,
+            WriteDecision::ByContent(Role::Hook) => {
+                file_type == FileType::RegularFile && place.name.ends_with(b".sample")
             }
-            (WriteDecision::ByContent(Role::Hook), _)
-                if file_type == FileType::RegularFile && place.name.ends_with(b".sample") =>
-            {
-                Ok(())
-            }
-            (_, path) => Err(Failure::Protected(path)),
-        }
+            _ => false,
+        };
+        if is_free { Ok(path) } else { Err(Failure::Protected(path)) }
     }
 
     /// A name that is removed or renamed, or replaced. `ends`: no file has the name afterwards.
-    fn check_existing(&mut self, place: &Place, ends: bool) -> Result<Option<FileType>, Failure> {
+    /// Returns the type of the object and its path. None: there is none.
+    fn check_existing(
+        &mut self,
+        place: &Place,
+        ends: bool,
+    ) -> Result<Option<(FileType, Vec<u8>)>, Failure> {
         if !place.is_plain() {
             return Ok(None);
         }
@@ -554,7 +563,7 @@ impl Writer {
                 self.may_replace(role, place, &name, &path, file_type)?
             }
         };
-        if is_free { Ok(Some(file_type)) } else { Err(Failure::Protected(path)) }
+        if is_free { Ok(Some((file_type, path))) } else { Err(Failure::Protected(path)) }
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::judge::{self, WriteDecision};
 use super::kept_files::ContentVerdict;
-use super::resolve::{Found, Place, path_of};
+use super::resolve::{Found, Place};
 use super::{Done, Failure, Writer, c_name};
 use crate::files::git::{self, Role};
 use crate::kernel::calling_process::mount_of;
@@ -37,14 +37,14 @@ impl Writer {
         if decision != WriteDecision::Free {
             return Err(Failure::Protected(path));
         }
-        self.check(new, file_type)?;
+        let new_path = self.check(new, file_type)?;
         let mut buffer = [0; 32];
         let link = open_beneath::proc_fd_path(object, &mut buffer);
         let name = new.c_name()?;
         self.in_layer(|| {
             rustix::fs::linkat(rustix::fs::CWD, link, &new.dir, &*name, AtFlags::SYMLINK_FOLLOW)
         })?;
-        self.note_name(new, file_type, false);
+        self.note_object(new_path, file_type, false);
         // The file can be written by its new name from now on.
         self.note_path(path, true);
         Ok(Done::Nothing)
@@ -104,13 +104,13 @@ impl Writer {
         if !old.is_plain() || !new.is_plain() {
             return rename(self).map_err(Failure::from);
         }
-        let Some(file_type) = self.check_existing(old, !flags.contains(RenameFlags::EXCHANGE))?
-        else {
+        let ends = !flags.contains(RenameFlags::EXCHANGE);
+        let Some((file_type, old_path)) = self.check_existing(old, ends)? else {
             return rename(self).map_err(Failure::from);
         };
-        let replaced = self.check_existing(new, false)?;
+        let replaced = self.check_existing(new, false)?.map(|(file_type, _)| file_type);
         self.judge.take_moved();
-        let moved = self.check_moved(old, new, file_type)?;
+        let (decision, new_path) = self.check_moved(old, new, file_type)?;
         if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
             let (decision, path) = self.check_moved(new, old, replaced)?;
             let by_content = matches!(decision, WriteDecision::ByContent(_));
@@ -118,20 +118,19 @@ impl Writer {
                 return Err(Failure::Protected(path));
             }
         }
-        match moved {
+        match decision {
             // The kernel does nothing if both names are of one file.
             _ if replaced.is_some() && is_same_file(old, new)? => rename(self)?,
-            (WriteDecision::ByContent(role), path) if file_type == FileType::RegularFile => {
-                self.put_copy(old, new, role, path, flags)?;
+            WriteDecision::ByContent(role) if file_type == FileType::RegularFile => {
+                self.put_copy(old, new, role, new_path.clone(), flags)?;
             }
-            (_, new_path) if file_type == FileType::Directory => {
-                let above = path_of(old.dir.as_fd())?;
+            _ if file_type == FileType::Directory => {
                 rename(self)?;
-                self.judge.note_moved_dir(&[&above[..], b"/", &old.name].concat(), &new_path);
+                self.judge.note_moved_dir(&old_path, &new_path);
             }
             _ => rename(self)?,
         }
-        self.note_moved(old, new, file_type, replaced.is_some());
+        self.note_moved(old_path, new_path, file_type, replaced.is_some());
         Ok(())
     }
 

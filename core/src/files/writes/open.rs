@@ -152,11 +152,13 @@ impl Writer {
         if file_type == FileType::Symlink && !flags.contains(OFlags::PATH) {
             return Err(Errno::LOOP.into());
         }
+        let mut written = None;
         if writes(flags) {
             let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
             if decision != WriteDecision::Free {
                 return Err(Failure::Protected(path));
             }
+            written = Some(path);
         }
         if flags.contains(OFlags::PATH) {
             return Err(Errno::NOSYS.into());
@@ -183,8 +185,8 @@ impl Writer {
             fd => fd?,
         };
         restore_flags(&fd, flags)?;
-        if writes(flags) {
-            self.note_object(object.as_fd(), file_type);
+        if let Some(path) = written {
+            self.note_object(path, file_type, true);
         }
         Ok(fd)
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -29,6 +30,8 @@ WORK = (
     "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; "
     "mv old.txt moved.txt; ln -s new src/l"
 )
+# As `diff` and `apply` print it.
+CONFLICT = re.compile(r"^(?:  conflict: |skipped \(conflict\): )", re.MULTILINE)
 SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 
@@ -103,7 +106,7 @@ def test_no_fault_of_a_command_hides_a_name_without_a_message(ended: Ended, comm
         if not uncovered and not other:
             return "closed", ""
         # A conflict holds a change back, and says why.
-        conflicts, before = (one.stdout.count("\n  conflict: ") for one in (outcome, clean))
+        conflicts, before = (len(CONFLICT.findall(one.stdout)) for one in (outcome, clean))
         reported = (
             outcome.exit_code != clean.exit_code
             or complaints(outcome) > complaints(clean)
