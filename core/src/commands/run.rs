@@ -443,7 +443,9 @@ struct StartInputs<'a, 'p> {
 /// The lock that the writers of all runs share. None: the plan has no writes to judge.
 fn write_lock(plan: &Plan) -> Result<Option<WriteLock>, SandboxError> {
     match writes::are_judged(plan) {
-        true => WriteLock::open(&plan.sessions).map(Some).map_err(SandboxError::WriteLock),
+        true => WriteLock::open(&plan.sessions, &writes::shared_trees(plan))
+            .map(Some)
+            .map_err(SandboxError::WriteLock),
         false => Ok(None),
     }
 }

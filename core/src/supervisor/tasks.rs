@@ -12,6 +12,7 @@ use super::event_loop::{Due, TASK_FDS, Tasks};
 use super::observer::Observer;
 use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, CoverResult};
+use crate::files::git;
 use crate::files::guard::{CoveredName, Guard, GuardError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::files::writes::{ChangedName, MAX_CHANGED_NAMES, RefusedWrite};
@@ -367,6 +368,9 @@ fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
         ),
         path if refused.denied => (path, b"a deny rule closes this name"),
         path if !setting.is_empty() => (path, kept.as_bytes()),
+        path if would_make_repository(path) => {
+            (path, b"git would take the directory for a repository and obey its configuration")
+        }
         path => (path, b"the name is protected: a program outside the sandbox obeys it"),
     };
     Some(RefusedFileAccess {
@@ -376,6 +380,14 @@ fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
         reason: text(reason)?,
         allow: None,
     })
+}
+
+/// Outside of git directories these names are refused for this reason alone.
+fn would_make_repository(path: &[u8]) -> bool {
+    let mut names = path.rsplit(|byte| *byte == b'/');
+    let name = names.next().unwrap_or_default();
+    let is_in_git = names.any(|above| above == b".git");
+    !is_in_git && git::GIT_DIR_NAMES.iter().any(|part| part.to_bytes() == name)
 }
 
 /// The paths that still exist: names that existed before the run come first, then names nearer the

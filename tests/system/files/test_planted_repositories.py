@@ -57,6 +57,18 @@ entry += struct.pack(">H", len(name)) + bytes([len(hidden)]) + name + b"\\0"
 out += entry + b"\\0" * 12
 sys.stdout.buffer.write(out + hashlib.sha1(out).digest())
 """
+# With hashes of 20 bytes its entry is `.git/config`, with 32 bytes a plain name.
+INDEX_OF_IGNORED_EXTENSION = """
+import struct, sys
+stat = bytearray(40)
+struct.pack_into(">I", stat, 24, 0o100644)
+entry = bytes(stat) + bytes.fromhex(sys.argv[1]) + struct.pack(">H", 11) + b".git/config\\0"
+name = bytearray(b"x" * 0x700)
+name[4:8] = b"ZZZZ"
+entry += b"\\0\\0" + bytes(name)
+entry += bytes(((76 + len(name) + 8) & ~7) - len(entry))
+sys.stdout.buffer.write(b"DIRC" + struct.pack(">II", 3, 1) + entry + b"\\7" * 32)
+"""
 # Adds an entry to a shared index of version 2. Git knows the file by its name.
 LONGER_SHARED_INDEX = """
 import struct, sys
@@ -214,6 +226,40 @@ END
         """,
         host="git checkout .",
     ),
+    "an index that means other paths, because git ignores an extension": Attack(
+        inside=f"""
+        H=$( (cat .git/config; {FSMONITOR}) | git hash-object -w --stdin)
+        cat > make.py <<'END'
+{INDEX_OF_IGNORED_EXTENSION}
+END
+        mv .git/index .git/idx.old
+        sed '/repositoryformatversion/d' .git/config > .git/c
+        printf '[extensions]\\n\\tobjectFormat = sha256\\n' >> .git/c; mv .git/c .git/config
+        /usr/bin/python3 make.py $H > .git/i; mv .git/i .git/index; rm -f .git/idx.old
+        """,
+        host="git checkout .; git status",
+    ),
+    "a hooks directory that differs in a vertical tab": Attack(
+        before="""
+        mkdir .githooks; printf '#!/bin/sh\\nexit 0\\n' > .githooks/pre-commit
+        chmod +x .githooks/pre-commit; git config core.hooksPath .githooks
+        git add .; git commit -qm hooks
+        """,
+        inside=f"""
+        D=$(printf '\\v.githooks'); mkdir "$D"; {HOOK} > "$D/pre-commit"; chmod +x "$D/pre-commit"
+        sed "s/hooksPath = /&$(printf '\\v')/" .git/config > .git/config.lock
+        mv .git/config.lock .git/config
+        """,
+        host="git commit -q --allow-empty -m two",
+    ),
+    "a sample that a hook is linked to": Attack(
+        before="""
+        printf '#!/bin/sh\\nexit 0\\n' > .git/hooks/pre-commit.sample
+        chmod +x .git/hooks/pre-commit.sample; ln -s pre-commit.sample .git/hooks/pre-commit
+        """,
+        inside=f"{HOOK} > .git/hooks/pre-commit.sample",
+        host="git commit -q --allow-empty -m two",
+    ),
 }
 
 
@@ -330,10 +376,20 @@ END
 def test_a_repository_does_not_take_the_place_of_another_one(sandbox: SandboxRunner) -> None:
     """In a directory with files of the host's repository, git finds the new one."""
     before = "mkdir src own; echo 1 > src/a; git add .; git commit -qm two"
+    entry = "other/.git/worktrees/n"
     for script, is_refused in (
         ("git init -q src", True),
         ("git init -q new; mv src old; mv new src", True),
+        ("mv .git/index .git/idx; git init -q src; mv .git/idx .git/index", True),
+        ("git rm -rq --cached src; git init -q src; git read-tree HEAD", True),
+        (
+            f"git init -qb main other; git -C other commit -q --allow-empty -m x; mkdir -p {entry};"
+            f"echo ../.. > {entry}/commondir; echo $PWD/src/.git > {entry}/gitdir;"
+            f"echo ref: refs/heads/main > {entry}/HEAD; echo gitdir: $PWD/{entry} > src/.git",
+            True,
+        ),
         ("git init -q own; git init -q new/er", False),
+        ("git worktree add -q own/tree -b side; echo 2 > own/b; git add own/b", False),
     ):
         for place, run in (
             (sandbox.tree.project, sandbox.inside),
@@ -343,7 +399,12 @@ def test_a_repository_does_not_take_the_place_of_another_one(sandbox: SandboxRun
             host_repository(sandbox, place, before)
             outcome = run(["sh", "-c", f"echo started; {script}"], cwd=place)
             assert outcome.started, str(outcome)
-            is_found = (place / "src/.git").exists() or (place / "new/er/.git").exists()
+            tracked = (
+                sandbox.tester.run(["git", "ls-files", "src/a"], cwd=place).stdout == "src/a\n"
+            )
+            taken = tracked and (place / "src/.git").exists()
+            made = any((place / name / ".git").exists() for name in ("new/er", "own/tree"))
+            is_found = taken if is_refused else made
             assert is_found == (run == sandbox.outside or not is_refused), str(outcome)
 
 

@@ -5,19 +5,21 @@
 //! `--build-fake-ancestor` writes to any file. So only the options that `git am` takes are
 //! harmless.
 
+use super::harmless_settings::{is_blank, trimmed};
+
 const FLAGS: [&[u8]; 3] = [b"--ignore-space-change", b"--ignore-whitespace", b"--reject"];
 const WITH_NUMBER: [&[u8]; 2] = [b"-C", b"-p"];
 const WITH_VALUE: [&[u8]; 4] = [b"--whitespace=", b"--directory=", b"--exclude=", b"--include="];
 
 pub fn are_harmless(content: &[u8]) -> bool {
-    let mut rest = content.trim_ascii();
+    let mut rest = trimmed(content);
     while !rest.is_empty() {
         let Some((option, after)) = quoted(rest) else { return false };
         if !is_harmless(option) {
             return false;
         }
-        rest = after.trim_ascii_start();
-        if !rest.is_empty() && rest.len() == after.len() {
+        rest = trimmed(after);
+        if !rest.is_empty() && !after.first().is_some_and(|byte| is_blank(*byte)) {
             return false;
         }
     }

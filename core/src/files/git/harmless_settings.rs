@@ -30,6 +30,23 @@ pub fn is_harmless_with(config: &[u8], is_harmless_remote: &mut dyn FnMut(&[u8])
     other_settings(config, is_harmless_remote).is_ok_and(|others| others.is_empty())
 }
 
+/// Git's own set of blanks. A vertical tab and a form feed are letters of a value.
+pub fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// Without blanks at both ends.
+pub fn trimmed(text: &[u8]) -> &[u8] {
+    let Some(start) = text.iter().position(|byte| !is_blank(*byte)) else { return b"" };
+    let end = text.iter().rposition(|byte| !is_blank(*byte)).map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
+/// Git writes no control character into a configuration, and a person sees none.
+pub fn has_control_characters(config: &[u8]) -> bool {
+    config.iter().any(|byte| byte.is_ascii_control() && !is_blank(*byte))
+}
+
 /// A section, a key and a value.
 pub type Setting = (ConfigSection, Vec<u8>, Option<Vec<u8>>);
 
@@ -38,6 +55,9 @@ pub fn other_settings(
     config: &[u8],
     is_harmless_remote: &mut dyn FnMut(&[u8]) -> bool,
 ) -> Result<Vec<Setting>, MalformedConfig> {
+    if has_control_characters(config) {
+        return Err(MalformedConfig);
+    }
     let mut others = Vec::new();
     let (mut remotes, mut used) = (Vec::new(), Vec::new());
     each(config, &mut |section, key, value| {
@@ -91,7 +111,7 @@ pub fn each(config: &[u8], visit: &mut KeyVisitor<'_>) -> Result<(), MalformedCo
     let mut section = None;
     while let Some(byte) = reader.next() {
         match byte {
-            b'\n' | b' ' | b'\t' | b'\r' | 0x0b | 0x0c => {}
+            byte if is_blank(byte) => {}
             b'#' | b';' => while reader.next().is_some_and(|byte| byte != b'\n') {},
             b'[' => section = Some(reader.section()?),
             byte if byte.is_ascii_alphabetic() => {
@@ -203,7 +223,7 @@ impl ConfigReader<'_> {
             }
             match byte {
                 0 => return Err(MalformedConfig),
-                b' ' | b'\t' | b'\r' | 0x0b | 0x0c if !quoted => {
+                byte if is_blank(byte) && !quoted => {
                     if length_without_trailing_spaces > 0 {
                         value.push(byte);
                     }

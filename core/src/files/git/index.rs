@@ -5,6 +5,8 @@
 //! guard reads an index that a command leaves to its end. The format is that of git's
 //! Documentation/gitformat-index, versions 2 to 4.
 
+use std::collections::BTreeSet;
+
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
 
@@ -46,6 +48,22 @@ pub fn has_path_below(index: &[u8], hash: usize, dir: &[u8]) -> Option<bool> {
         is_found |= path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
     })?;
     Some(is_found)
+}
+
+/// The directories that have files, without the top. None: the index does not have this format.
+pub fn directories(index: &[u8], hash: usize) -> Option<BTreeSet<Vec<u8>>> {
+    let body = index.get(..index.len().checked_sub(hash)?)?;
+    let mut found = BTreeSet::new();
+    entries_end(body, hash, &mut |path| {
+        let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        for (end, _) in slashes.rev() {
+            // Then those above it are known too.
+            if !found.insert(path[..end].to_vec()) {
+                break;
+            }
+        }
+    })?;
+    Some(found)
 }
 
 /// Where the entries end. `see` gets each path. None: the index does not have this format.

@@ -28,6 +28,9 @@ struct Settings {
 
 impl Settings {
     fn of(text: &[u8]) -> Option<Settings> {
+        if harmless_settings::has_control_characters(text) {
+            return None;
+        }
         let mut found = Settings::default();
         let parsed = harmless_settings::each(text, &mut |section, key, value| {
             found.includes |= matches!(&section.name[..], b"include" | b"includeif");
@@ -59,6 +62,8 @@ fn is_kept(section: &ConfigSection, key: &[u8]) -> bool {
         (b"remote", _) => key != b"tagopt",
         (b"branch", Some(_)) => matches!(key, b"remote" | b"pushremote"),
         (b"submodule", Some(_)) => key == b"url",
+        // They say how git reads what is there already.
+        (b"extensions", None) => matches!(key, b"objectformat" | b"refstorage"),
         _ => false,
     }
 }
@@ -78,11 +83,12 @@ pub fn first_redirected(
     let changed = before.values.iter().find(|(name, values)| match after.values.get(*name) {
         Some(later) => later != *values,
         None => match name {
-            // `git branch -d` removes the branch first.
+            // `git branch -d` removes the branch first. The command could make the branch again, so
+            // git must then push to the same remote: `origin` is its default.
             (section, Some(branch), _)
                 if section == b"branch" && file == ConfigFile::Repository =>
             {
-                has_branch(branch)
+                values.iter().any(|value| value.as_deref() != Some(b"origin")) || has_branch(branch)
             }
             _ => true,
         },
@@ -192,6 +198,15 @@ mod tests {
             let after = format!("{BEFORE}{added}");
             assert_eq!(in_config(&after).as_deref(), Some(setting), "{added}");
         }
+        for added in
+            ["[extensions]\nrefStorage = reftable\n", "[extensions]\nobjectFormat = sha1\n"]
+        {
+            assert!(in_config(&format!("{BEFORE}{added}")).is_some(), "{added}");
+        }
+        for blank in ['\x0b', '\x0c', '\x01', '\x7f'] {
+            let after = BEFORE.replace("remote = origin", &format!("remote = origin{blank}"));
+            assert!(in_config(&after).is_some(), "git takes it for a letter: {blank:?}");
+        }
         assert!(in_config("[core\n").is_some());
         assert!(in_config("").is_some());
     }
@@ -211,8 +226,11 @@ mod tests {
         ] {
             assert_eq!(in_config(&after), None, "{after}");
         }
-        let removed = format!("{BEFORE}[branch \"gone\"]\n\tremote = origin\n");
-        assert_eq!(redirected(ConfigFile::Repository, &removed, BEFORE), None);
+        for (remote, setting) in [("origin", None), ("fork", Some("branch.gone.remote"))] {
+            let removed = format!("{BEFORE}[branch \"gone\"]\n\tremote = {remote}\n");
+            let found = redirected(ConfigFile::Repository, &removed, BEFORE);
+            assert_eq!(found.as_deref(), setting, "git would push to origin");
+        }
     }
 
     #[test]

@@ -268,21 +268,35 @@ fn hash_bytes(git_dir: &[u8]) -> Option<usize> {
     };
     let mut config = Vec::new();
     match trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config) {
-        Ok(()) => Some(configured_hash_bytes(&config)),
+        Ok(()) => configured_hash_bytes(&config),
         Err(Errno::NOENT | Errno::NOTDIR) => Some(20),
         Err(_) => None,
     }
 }
 
-fn configured_hash_bytes(config: &[u8]) -> usize {
-    let mut bytes = 20;
-    let _ = harmless_settings::each(config, &mut |section, key, value| {
-        let is_plain = section.name == b"extensions" && section.subsection.is_none();
-        if is_plain && key == b"objectformat" {
-            bytes = if value == Some(b"sha256") { 32 } else { 20 };
+/// The length of hashes in a repository with this configuration. None: versions of git read it
+/// differently. Git obeys the extension in version 1 alone.
+fn configured_hash_bytes(config: &[u8]) -> Option<usize> {
+    let (mut versions, mut formats) = (Vec::new(), Vec::new());
+    let parsed = harmless_settings::each(config, &mut |section, key, value| {
+        let value = value.map(<[u8]>::to_vec);
+        match (&section.name[..], &section.subsection, key) {
+            (b"core", None, b"repositoryformatversion") => versions.push(value),
+            (b"extensions", None, b"objectformat") => formats.push(value),
+            _ => {}
         }
     });
-    bytes
+    parsed.ok()?;
+    let all_are = |values: &[Option<Vec<u8>>], expected: &[u8]| {
+        values.iter().all(|value| value.as_deref() == Some(expected))
+    };
+    match () {
+        () if all_are(&formats, b"sha1") => Some(20),
+        () if all_are(&formats, b"sha256") && !versions.is_empty() && all_are(&versions, b"1") => {
+            Some(32)
+        }
+        () => None,
+    }
 }
 
 /// Would a new configuration change the meaning of an index that was judged? An index has other
@@ -292,8 +306,9 @@ pub fn changes_hashes(git_dir: &[u8], config: &[u8], current: Option<&[u8]>) -> 
         let path = [git_dir, b"/", name].concat();
         !matches!(rustix::fs::lstat(path), Err(Errno::NOENT))
     };
-    let now = || current.map(configured_hash_bytes).or_else(|| hash_bytes(git_dir));
-    (exists(b"index") || exists(b"worktrees")) && Some(configured_hash_bytes(config)) != now()
+    let now = || current.map_or_else(|| hash_bytes(git_dir), configured_hash_bytes);
+    let later = configured_hash_bytes(config);
+    later.is_none() || ((exists(b"index") || exists(b"worktrees")) && later != now())
 }
 
 /// Would git begin to read a `config.worktree` that is there already? It was not judged, because git
@@ -330,7 +345,7 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
     };
     let mut config = Vec::new();
     let later = match trusted_paths::read_file(&[&common[..], b"/config"].concat(), &mut config) {
-        Ok(()) => Some(configured_hash_bytes(&config)),
+        Ok(()) => configured_hash_bytes(&config),
         Err(Errno::NOENT | Errno::NOTDIR) => Some(20),
         Err(_) => None,
     };
@@ -340,7 +355,8 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
 }
 
 /// Does a repository above this directory have files in it? A new repository here would take its
-/// place. An index that can not be read counts as yes, unless the command can not read it either.
+/// place. An index that is missing or can not be read counts as yes, because the command can move
+/// it away for a moment. It counts as no if the command can not read it either.
 pub fn holds_tracked_files(dir: &[u8]) -> bool {
     let mut top = recognise_git_dirs::parent(dir);
     while !top.is_empty() {
@@ -365,7 +381,7 @@ pub fn holds_tracked_files(dir: &[u8]) -> bool {
         let read = rustix::fs::open(index, flags, Mode::empty())
             .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content));
         return match read {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => false,
+            Err(Errno::ACCESS) => false,
             Err(_) => true,
             Ok(_) => hash_bytes(&git_dir)
                 .and_then(|hash| index::has_path_below(&content, hash, &dir[top.len() + 1..]))
@@ -373,6 +389,37 @@ pub fn holds_tracked_files(dir: &[u8]) -> bool {
         };
     }
     false
+}
+
+/// Would this index get files that another repository has now? Git outside would find the inner
+/// repository there. Those that the present index has already may stay.
+pub fn takes_files_of_repository(git_dir: &[u8], index: &[u8]) -> bool {
+    let Some(top) = work_tree_of(git_dir) else { return false };
+    let Some(hash) = hash_bytes(git_dir) else { return true };
+    let has_repository = |dir: &[u8]| {
+        let inner = [&top[..], b"/", dir, b"/.git"].concat();
+        !matches!(rustix::fs::lstat(inner), Err(Errno::NOENT | Errno::NOTDIR))
+    };
+    let Some(dirs) = index::directories(index, hash) else { return true };
+    let inner: Vec<_> = dirs.into_iter().filter(|dir| has_repository(dir)).collect();
+    if inner.is_empty() {
+        return false;
+    }
+    let mut current = Vec::new();
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let read = rustix::fs::open([git_dir, b"/index"].concat(), flags, Mode::empty())
+        .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut current));
+    let has_now = |dir: &Vec<u8>| index::has_path_below(&current, hash, dir) == Some(true);
+    read.is_err() || !inner.iter().all(has_now)
+}
+
+/// The work tree of a `.git` directory, or of a linked work tree's entry.
+fn work_tree_of(git_dir: &[u8]) -> Option<Vec<u8>> {
+    if is_git_path(git_dir) {
+        return Some(recognise_git_dirs::parent(git_dir).to_vec());
+    }
+    let line = trusted_paths::first_line([git_dir, b"/gitdir"].concat()).ok()??;
+    Some(recognise_git_dirs::parent(&trusted_paths::resolved(git_dir, &line)).to_vec())
 }
 
 /// The answer of `paddock-core git-state`.
@@ -389,7 +436,13 @@ pub fn applied_state(path: &[u8], place: &[u8], content: Vec<u8>) -> AppliedStat
     let path = [b"/.git/", path].concat();
     let dir = recognise_git_dirs::parent(place);
     let role = known.role(&path).filter(|role| role.is_checked());
+    // `path` begins with `/.git/`.
+    let git_dir = place.len().checked_sub(path.len() - b"/.git".len()).map(|end| &place[..end]);
+    let takes_place = |git_dir: &[u8]| {
+        is_git_path(git_dir) && holds_tracked_files(recognise_git_dirs::parent(git_dir))
+    };
     match role {
+        _ if git_dir.is_some_and(takes_place) => AppliedState::Harmful,
         _ if known.is_foreign_part(&path) => AppliedState::Harmful,
         Some(role) if !state_is_harmless(role, dir, &content) => AppliedState::Harmful,
         Some(role) => AppliedState::Harmless(placed_content(role, dir, content)),

@@ -3,6 +3,8 @@
 //! Git writes through a ref that names another one, whatever that name is: `ref: commondir` makes a
 //! file that leads git to another directory.
 
+use super::harmless_settings::trimmed;
+
 /// The content of a ref that is not called HEAD. Git itself writes no name of another ref there:
 /// with `refs/stash` = `ref: refs/heads/main` a stash becomes a commit of the branch.
 pub fn is_harmless(content: &[u8]) -> bool {
@@ -11,7 +13,7 @@ pub fn is_harmless(content: &[u8]) -> bool {
 
 /// The content of HEAD, of a repository, a linked work tree or a remote.
 pub fn is_harmless_head(content: &[u8]) -> bool {
-    let Some(target) = content.strip_prefix(b"ref:").map(<[u8]>::trim_ascii) else { return true };
+    let Some(target) = content.strip_prefix(b"ref:").map(trimmed) else { return true };
     let is_known =
         [&b"refs/heads/"[..], b"refs/remotes/"].iter().any(|known| target.starts_with(known));
     is_known && is_plain_name(target)
@@ -21,7 +23,7 @@ pub fn is_harmless_head(content: &[u8]) -> bool {
 /// branches there, and refs of its own. At the end it writes each name in the list, also one that
 /// is no ref.
 pub fn is_harmless_list(content: &[u8]) -> bool {
-    content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).all(|line| {
+    content.split(|byte| *byte == b'\n').map(trimmed).all(|line| {
         let is_id = line.iter().all(u8::is_ascii_hexdigit) && matches!(line.len(), 0 | 40 | 64);
         let is_own =
             [&b"refs/heads/"[..], b"refs/rewritten/"].iter().any(|own| line.starts_with(own));

@@ -16,6 +16,9 @@ use super::{Failure, NamedObject, Writer};
 use crate::files::git::Role;
 use crate::kernel::{open_beneath, sys};
 
+/// The right of other users to write a file. Names whose content is judged do not get it.
+pub(super) const WRITE_BY_OTHERS: u32 = 0o002;
+
 /// An object whose metadata may be changed.
 struct CheckedObject {
     file_type: FileType,
@@ -135,9 +138,13 @@ impl Writer {
             return Ok(CheckedObject { file_type, path: Vec::new(), is_placed: false });
         }
         let (decision, path) = self.judge.decide_object(object.as_fd(), file_type)?;
+        // Another user of this machine could write what git obeys.
+        let lets_others_write =
+            matches!(change, Change::Mode(mode) if mode & !stat.st_mode & WRITE_BY_OTHERS != 0);
         let is_free = match decision {
             WriteDecision::Free => true,
             WriteDecision::Protected | WriteDecision::Denied => false,
+            WriteDecision::ByContent(_) if lets_others_write => false,
             WriteDecision::ByContent(_) if matches!(change, Change::Truncate(_)) => false,
             // `git init` changes its mode for a test. The content stays as it is.
             WriteDecision::ByContent(Role::Config) if file_type == FileType::RegularFile => true,

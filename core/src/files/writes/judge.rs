@@ -14,7 +14,7 @@ use super::kept_files::PlacedFiles;
 use super::known_names::{FoundObjects, KnownNames};
 use super::resolve::path_of;
 use crate::files::git::{self, LinkedWorkTree, Role};
-use crate::files::patterns::{NameMatch, NamePatterns};
+use crate::files::patterns::{AddedPattern, NameMatch, NamePatterns, NameRule};
 use crate::files::walk::GitParts;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::AbsPath;
@@ -53,6 +53,8 @@ pub struct WriteJudge {
     moved: Vec<ChangedName>,
     /// Programs make many calls in one directory.
     last_dir: Option<LastDir>,
+    /// The trees that other runs may write, at the time of a rename.
+    pub trees_of_others: Vec<Vec<u8>>,
     pub(super) placed: PlacedFiles,
 }
 
@@ -127,6 +129,7 @@ impl WriteJudge {
             flags_names: !files.flagged.is_empty(),
             moved: Vec::new(),
             last_dir: None,
+            trees_of_others: Vec::new(),
             placed: PlacedFiles::default(),
         }
     }
@@ -236,7 +239,11 @@ impl WriteJudge {
         let is_checked = || self.names.guards_git && git::may_be_checked(path);
         let role = match decision {
             // Patterns protect no ref. If one is protected, so is a directory above it.
-            WriteDecision::Protected => self.names.git.role(path).filter(|role| !role.is_ref()),
+            WriteDecision::Protected => self
+                .names
+                .git
+                .role(path)
+                .filter(|role| !role.is_ref() && !self.is_named_hook(*role, path)),
             WriteDecision::Free if is_checked() => {
                 self.names.git.role(path).filter(|role| role.is_checked())
             }
@@ -245,6 +252,14 @@ impl WriteJudge {
         // Refs lie in directories of any name.
         let role = role.filter(|role| !role.is_ref() || file_type == FileType::RegularFile);
         role.map_or(decision, WriteDecision::ByContent)
+    }
+
+    /// Does a symlink or a configuration lead to this hook? Then git runs it, whatever its name is.
+    fn is_named_hook(&self, role: Role, path: &[u8]) -> bool {
+        let is_named = |added: &AddedPattern| {
+            added.rule == NameRule::Protect && added.rest.is_empty() && is_within(path, &added.path)
+        };
+        role == Role::Hook && self.names.added().iter().any(is_named)
     }
 
     /// The decision on an open object, by its own path.
@@ -527,7 +542,12 @@ impl WriteJudge {
             Role::Config if git::changes_hashes(dir, content, current) => false,
             Role::CommonDir if git::changes_hashes_by_common_dir(dir, Some(content)) => false,
             _ if content.is_empty() => true,
+            // Git would find this repository in the place of the one that has the files here.
+            Role::GitFile if git::holds_tracked_files(dir) => false,
             Role::GitFile => self.leads_to_own_work_tree(dir, content),
+            Role::Index | Role::SharedIndex if git::takes_files_of_repository(dir, content) => {
+                false
+            }
             role => git::is_harmless_content(role, dir, content, &mut |path| {
                 self.is_harmless_remote(path)
             }),
@@ -602,6 +622,11 @@ impl WriteJudge {
         let file_type = FileType::RegularFile;
         let decision = self.decide_name(git::parent_of(path), state, name, file_type, NameAge::New);
         matches!(decision, WriteDecision::Protected | WriteDecision::Denied)
+    }
+
+    /// Does another run work at this path, or below it?
+    pub fn is_used(&self, path: &[u8]) -> bool {
+        self.is_judged(path) && self.trees_of_others.iter().any(|tree| is_within(tree, path))
     }
 
     /// Checks every name below a directory that is renamed: none of them may be protected where it
@@ -774,7 +799,7 @@ fn without_links(start: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<u8>> {
 
 /// The path of a granted tree without symlinks. A path that can not be opened has no file that
 /// could be changed.
-fn resolved(path: &[u8]) -> Vec<u8> {
+pub(super) fn resolved(path: &[u8]) -> Vec<u8> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path, flags, Mode::empty());
     opened.and_then(|opened| path_of(opened.as_fd())).unwrap_or_else(|_| path.to_vec())

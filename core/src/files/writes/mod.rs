@@ -20,6 +20,7 @@ mod known_names;
 mod moves;
 mod open;
 mod resolve;
+mod run_roots;
 mod shell_layer;
 mod staged;
 mod umasks;
@@ -58,6 +59,13 @@ pub fn are_judged(plan: &Plan) -> bool {
         plan.tier == Tier::Landlock || files.grants.iter().any(is_shared)
     });
     plan.judges_writes && is_written
+}
+
+/// The trees that the command may write and that programs outside see, without symlinks.
+pub fn shared_trees(plan: &Plan) -> Vec<Vec<u8>> {
+    let grants = plan.files.iter().flat_map(|files| &files.grants);
+    let shared = grants.filter(|grant| grant.writes() && plan.shares_names_of(grant));
+    shared.map(|grant| judge::resolved(grant.path.as_bytes())).collect()
 }
 
 /// The calls that wait, and those that are refused.
@@ -215,7 +223,7 @@ impl Writer {
 
     /// The descriptors that it needs before the first call.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let lock = self.lock.as_ref().map(WriteLock::fd);
+        let lock = self.lock.iter().flat_map(WriteLock::descriptors);
         self.rules.iter().chain(lock).map(|fd| fd.as_fd())
     }
 
@@ -393,10 +401,14 @@ impl Writer {
             self.judge.may_race = false;
         }
         if renames || std::mem::take(&mut self.judge.is_unsure) {
-            done = lock
-                .hold_alone()
-                .map_err(Failure::from)
-                .and_then(|_held| self.perform_alone(listener, call, write));
+            let held = lock.hold_alone();
+            done = match held.and_then(|held| lock.trees_of_others().map(|trees| (held, trees))) {
+                Ok((_held, trees)) => {
+                    self.judge.trees_of_others = trees;
+                    self.perform_alone(listener, call, write)
+                }
+                Err(errno) => Err(errno.into()),
+            };
         }
         self.lock = Some(lock);
         done

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat, Timespec, Timestamps};
 use rustix::io::Errno;
 
+use super::change::WRITE_BY_OTHERS;
 use super::judge::{self, WriteDecision};
 use super::kept_files::ContentVerdict;
 use super::resolve::{Found, Place};
@@ -108,7 +109,13 @@ impl Writer {
         let Some((file_type, old_path)) = self.check_existing(old, ends)? else {
             return rename(self).map_err(Failure::from);
         };
-        let replaced = self.check_existing(new, false)?.map(|(file_type, _)| file_type);
+        let replaced = self.check_existing(new, false)?;
+        let moved = [Some(&old_path), replaced.as_ref().filter(|_| !ends).map(|(_, path)| path)];
+        if let Some(path) = moved.into_iter().flatten().find(|path| self.judge.is_used(path)) {
+            let (path, setting) = (path.clone(), b"a path that another run works in".to_vec());
+            return Err(Failure::Kept { path, setting });
+        }
+        let replaced = replaced.map(|(file_type, _)| file_type);
         self.judge.take_moved();
         let (decision, new_path) = self.check_moved(old, new, file_type)?;
         if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
@@ -213,7 +220,9 @@ impl Writer {
             };
         let content = git::placed_content(role, git::parent_of(path), content);
         let stat = rustix::fs::fstat(file)?;
-        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+        let existing = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        let kept = existing.map_or(0, |existing| existing.st_mode);
+        let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 & (!WRITE_BY_OTHERS | kept));
         let temporary = c_name(format!(".paddock-{}", random_name()?).as_bytes())?;
         let make = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         self.in_layer(|| {

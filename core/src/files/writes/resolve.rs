@@ -529,9 +529,10 @@ impl Caller {
         Ok(false)
     }
 
-    /// The name of its program, for messages.
+    /// The name of its program, for messages. A thread can have a name of its own.
     pub fn program(self) -> Vec<u8> {
-        let name = std::fs::read(proc_path(self.thread, "comm")).unwrap_or_default();
+        let process = self.process().unwrap_or(self.thread);
+        let name = std::fs::read(proc_path(process, "comm")).unwrap_or_default();
         name.strip_suffix(b"\n").unwrap_or(&name).to_vec()
     }
 }
@@ -558,11 +559,20 @@ pub fn status_field(status: &[u8], name: &[u8], radix: u32) -> Option<u64> {
 }
 
 /// The path of an open file, as this process sees it. The name of a removed file ends in
-/// ` (deleted)`.
+/// ` (deleted)`. ESTALE: a program outside has moved it out of its mount. Then the kernel shows the
+/// path of the root, and the mount can still be written.
 pub fn path_of(object: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     let mut buffer = [0; 32];
     let link = open_beneath::proc_fd_path(object, &mut buffer);
-    rustix::fs::readlink(link, Vec::with_capacity(256)).map(|path| path.into_bytes())
+    let path = rustix::fs::readlink(link, Vec::with_capacity(256))?.into_bytes();
+    let claims_root =
+        path.strip_prefix(b"/").is_some_and(|rest| matches!(rest, b"" | b" (deleted)"));
+    if claims_root
+        && Identity::from(&rustix::fs::fstat(object)?) != Identity::from(&rustix::fs::stat("/")?)
+    {
+        return Err(Errno::STALE);
+    }
+    Ok(path)
 }
 
 /// Opens through links, but not through those of /proc.

@@ -14,6 +14,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
+use super::change::WRITE_BY_OTHERS;
 use super::credentials::{FileCredentials, acting_as};
 use super::judge::{self, WriteDecision};
 use super::kept_files::ContentVerdict;
@@ -113,7 +114,7 @@ impl Writer {
         };
         let mode = match &existing {
             None if !flags.contains(OFlags::CREATE) => return Err(Errno::NOENT.into()),
-            None => mode & 0o7777,
+            None => mode & 0o7777 & !WRITE_BY_OTHERS,
             Some(_) if flags.contains(OFlags::CREATE | OFlags::EXCL) => {
                 return Err(Errno::EXIST.into());
             }

@@ -106,6 +106,21 @@ const OWN_PROCESS_ONLY: &[ArgumentRule<'_>] =
 const NO_PROCESS_GROUP: &[ArgumentRule<'_>] =
     &[ArgumentRule::at(0, ValueTest::Refuse { values: &[0], errno: libc::EPERM })];
 
+/// The same holds for the priority of a process group, and for that of a user's processes.
+const OWN_PRIORITY: &[ArgumentRule<'_>] = &[ArgumentRule::at(
+    0,
+    ValueTest::Refuse {
+        values: &[libc::PRIO_PGRP as u32, libc::PRIO_USER as u32],
+        errno: libc::EPERM,
+    },
+)];
+const IOPRIO_WHO_PGRP: u32 = 2;
+const IOPRIO_WHO_USER: u32 = 3;
+const OWN_IO_PRIORITY: &[ArgumentRule<'_>] = &[ArgumentRule::at(
+    0,
+    ValueTest::Refuse { values: &[IOPRIO_WHO_PGRP, IOPRIO_WHO_USER], errno: libc::EPERM },
+)];
+
 /// Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is in the signal byte there: only unshare and
 /// clone3 have it.
 const CLONE_NEW: u32 = 0x7E02_0000;
@@ -260,19 +275,21 @@ fn refused(name: &str) -> Option<i32> {
 }
 
 /// Calls that are not simply allowed or refused, here and in [`Filter::compile`], in order.
-const SPECIAL_CALLS: [&str; 16] = [
+const SPECIAL_CALLS: [&str; 18] = [
     "clone",
     "clone3",
     "io_uring_enter",
     "io_uring_register",
     "io_uring_setup",
     "ioctl",
+    "ioprio_set",
     "kill",
     "prlimit64",
     "seccomp",
     "sendmmsg",
     "sendmsg",
     "sendto",
+    "setpriority",
     "setsockopt",
     "socket",
     "socketpair",
@@ -293,6 +310,8 @@ fn answer<'a>(
         _ if blocked => CallAnswer::Errno(libc::EPERM),
         "ioctl" => CallAnswer::Arguments(TERMINAL_INJECTION),
         "prlimit64" => CallAnswer::Arguments(OWN_PROCESS_ONLY),
+        "setpriority" => CallAnswer::Arguments(OWN_PRIORITY),
+        "ioprio_set" => CallAnswer::Arguments(OWN_IO_PRIORITY),
         "clone" if !namespaces => CallAnswer::Arguments(CLONE_NAMESPACES),
         "unshare" if !namespaces => CallAnswer::Arguments(UNSHARE_NAMESPACES),
         name => sockets.answer(name).unwrap_or(CallAnswer::Allow),

@@ -1,0 +1,103 @@
+"""Directories that move while a command works in them.
+
+Init judges a name by the path that it sees. A program outside, or another run, can move a directory
+so that this path is no longer the one that programs outside see.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.features import need
+from tests.support.sandbox import SandboxRunner
+
+NAMES = (".envrc", ".git", "config")
+# Makes names in a directory that it has open, after a line of input.
+HOLDER = f"""
+import os, sys
+held = os.open(sys.argv[1], os.O_RDONLY)
+print("started", flush=True)
+sys.stdin.readline()
+for name in {NAMES}:
+    try:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=held))
+    except OSError as error:
+        print(name, error.errno, flush=True)
+"""
+
+
+@pytest.fixture(params=["landlock", "full"])
+def sandbox(
+    request: pytest.FixtureRequest, sandbox: SandboxRunner, host: dict[str, Any]
+) -> SandboxRunner:
+    """Each test runs in both tiers."""
+    if request.param == "full":
+        need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
+    return replace(sandbox, tier=request.param)
+
+
+@contextmanager
+def holding(
+    sandbox: SandboxRunner, directory: str, cwd: Path, *, inside: bool
+) -> Iterator[subprocess.Popen[str]]:
+    argv = ["/usr/bin/python3", "-Ic", HOLDER, directory]
+    words = sandbox.command(argv, "--quiet") if inside else argv
+    with sandbox.tester.starting(words, cwd=cwd, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        yield process
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate("go on\n", timeout=60)
+    return output
+
+
+def test_a_directory_that_the_user_moves_out_gets_no_protected_name(
+    sandbox: SandboxRunner,
+) -> None:
+    for inside in (True, False):
+        place = sandbox.tree.root / f"moving-{inside}"
+        moved, archive = place / "project/moved", place / "moved"
+        sandbox.tree.make(moved)
+        with holding(sandbox, "moved", moved.parent, inside=inside) as process:
+            moved.rename(archive)
+            output = end(process)
+        assert {name for name in NAMES if (archive / name).exists()} == (
+            set() if inside else set(NAMES)
+        ), output
+
+
+@pytest.mark.parametrize("above", ["", "above/"])
+@pytest.mark.parametrize("move", ["mv", "exchange"])
+def test_a_run_does_not_move_a_directory_that_another_run_works_in(
+    sandbox: SandboxRunner, above: str, move: str
+) -> None:
+    """Else `config` would be made in a git directory."""
+    old = above.rstrip("/") or "work"
+    exchange = "import ctypes; ctypes.CDLL(None).renameat2(-100, b'{}', -100, b'to', 2)"
+    act = {
+        "mv": ["/bin/mv", old, "to/moved"],
+        "exchange": ["/usr/bin/python3", "-Ic", exchange.format(old)],
+    }[move]
+    for inside in (True, False):
+        place = sandbox.tree.root / f"runs-{inside}"
+        sandbox.tree.make(place / above / "work")
+        sandbox.tree.make(place / "to")
+        run = sandbox.inside if inside else sandbox.outside
+        with holding(sandbox, ".", place / above / "work", inside=inside) as process:
+            moved = run(act, cwd=place)
+            is_there = (place / above / "work").exists()
+            end(process)
+        assert is_there == inside, str(moved)
+        if inside:
+            assert "another run works in" in moved.stderr
+            again = run(act, cwd=place)
+            assert not (place / above / "work").exists(), f"the other run has ended: {again}"
