@@ -22,6 +22,7 @@ SECONDS = {
     "system/files/faults/test_run_faults.py": 28,
     "unit/policy/test_what_tools_read.py": 23,
     "system/exec/test_exec_attacks.py": 22,
+    "system/files/test_write_races.py": 22,
     "system/files/test_guard.py": 21,
     "system/workspace/test_renames.py": 20,
     "system/workspace/test_moved_by_host.py": 19,

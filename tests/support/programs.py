@@ -34,6 +34,8 @@ class Programs:
     naive: Path
     caller: Path  # a network client that resolves names itself
     file_calls: Path  # random system calls on files
+    write_racer: Path
+    naive_writes: Path
 
 
 def build(directory: Path) -> Programs:
@@ -43,6 +45,7 @@ def build(directory: Path) -> Programs:
     _compile(preload, [SOURCES / "preload.c"], "-shared", "-fPIC")
     allowed, forbidden, linked = (directory / f"mark-{name}" for name in ("a", "f", "linked"))
     racer, naive, caller = directory / "racer", directory / "naive", directory / "caller"
+    write_racer, naive_writes = directory / "write_racer", directory / "naive_writes"
     _compile(allowed, [SOURCES / "mark.c"], "-static", '-DNAME="allowed"')
     for target, flags in ((forbidden, ["-static"]), (linked, [])):
         _compile(target, [SOURCES / "mark.c"], *flags, '-DNAME="forbidden"')
@@ -60,12 +63,13 @@ def build(directory: Path) -> Programs:
     )
     file_calls = directory / "file_calls"
     _compile(file_calls, sorted(SOURCES.glob("file_calls*.c")), "-static", "-pthread")
-    for target in (racer, naive, caller):
+    for target in (racer, naive, caller, write_racer, naive_writes):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(
         directory=directory, probe=probe, oldkernel=oldkernel, preload=preload, allowed=allowed,
         forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller, posing=posing,
-        fixed=fixed, hosted=hosted, file_calls=file_calls,
+        fixed=fixed, hosted=hosted, file_calls=file_calls, write_racer=write_racer,
+        naive_writes=naive_writes,
     )  # fmt: skip
 
 

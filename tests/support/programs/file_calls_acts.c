@@ -280,7 +280,14 @@ static void act_openat2(struct random *random, unsigned step)
     say(", 0%llo, ", (unsigned long long)given.how.mode);
     say_flags(given.how.resolve, resolve_flags, COUNT(resolve_flags));
     say(", %zu%s)", size, given.more[0] ? " more" : "");
-    finish_open(random, syscall(SYS_openat2, base.fd, path.address, how, size), step);
+    /* A rename anywhere on the machine can interrupt a walk that may not leave a directory. */
+    long fd = -1;
+    for (int tries = 0; tries < 1000; tries++) {
+        fd = syscall(SYS_openat2, base.fd, path.address, how, size);
+        if (fd >= 0 || errno != EAGAIN || given.how.resolve & RESOLVE_CACHED)
+            break;
+    }
+    finish_open(random, fd, step);
 }
 
 /* No descriptor is free: the kernel says so before it makes or empties a file. */

@@ -156,6 +156,31 @@ def test_an_exception_is_a_difference(
     assert differences(calls.bare.stdout, calls.inside.stdout), exception.reason
 
 
+OWNERS = """
+import errno, os
+print("started")
+open("x", "w").close()
+for owner in ((0, -1), (-1, 0), (-1, os.getgid())):
+    try:
+        os.chown("x", *owner)
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("tier", BOTH)
+def test_only_the_full_tier_does_not_know_other_owners(
+    sandbox: SandboxRunner, full: SandboxRunner, tier: str
+) -> None:
+    words: list[Word] = ["/usr/bin/python3", "-Ic", OWNERS]
+    inside = of_tier(tier, sandbox, full).inside(words)
+    refusal = "EINVAL" if tier == "full" else "EPERM"
+    assert inside.stdout.split() == ["started", refusal, refusal, "ok"], str(inside)
+    control = sandbox.outside(words)
+    assert control.stdout.split() == ["started", "EPERM", "EPERM", "ok"], str(control)
+
+
 def test_two_bare_runs_print_the_same(sandbox: SandboxRunner, tree: ProjectTree) -> None:
     """With every feature: a difference is never chance."""
     directory = tree.make(tree.project / "calls")

@@ -62,8 +62,8 @@ fn leads_to(path: &[u8], expected: DeviceAndInode) -> bool {
 }
 
 /// The socket keeps the text of its address, so the address stays as it is. No process inside can
-/// change a name meanwhile: all such calls wait for this process. But descriptors change, so behind
-/// a link of /proc only the last name is used.
+/// change a name meanwhile: all such calls wait for this process, and other runs wait for the lock.
+/// But descriptors change, so behind a link of /proc only the last name is used.
 fn bind_in(
     working: &OwnedFd,
     place: &Place,

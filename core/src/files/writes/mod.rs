@@ -390,9 +390,10 @@ impl Writer {
         let Some(lock) = self.lock.take() else {
             return self.perform_alone(listener, call, write);
         };
-        let renames = matches!(write, WriteCall::Rename { .. });
+        // The kernel walks the path of bind(2) a second time, so no other run may change a symlink.
+        let is_alone = matches!(write, WriteCall::Rename { .. } | WriteCall::Bind { .. });
         let mut done = Err(Failure::from(Errno::AGAIN));
-        if !renames {
+        if !is_alone {
             self.judge.may_race = true;
             done = lock
                 .hold_shared()
@@ -400,7 +401,7 @@ impl Writer {
                 .and_then(|_held| self.perform_alone(listener, call, write));
             self.judge.may_race = false;
         }
-        if renames || std::mem::take(&mut self.judge.is_unsure) {
+        if is_alone || std::mem::take(&mut self.judge.is_unsure) {
             let held = lock.hold_alone();
             done = match held.and_then(|held| lock.trees_of_others().map(|trees| (held, trees))) {
                 Ok((_held, trees)) => {

@@ -4,6 +4,9 @@
 //! Within a run no process can move the directory between these steps, because init does one call
 //! at a time. Another run has another init. So a rename waits until no other run is between them.
 //!
+//! Only bind(2) takes a path that init has walked before. So it waits too, and no other run changes
+//! a symlink on the way until it is done.
+//!
 //! A directory becomes a repository by several names, which two runs could make at the same time.
 //! So such a name is made while no other run makes names. A run does not move a directory that
 //! another run works in.
