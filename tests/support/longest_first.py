@@ -15,6 +15,7 @@ SECONDS = {
     "system/limits/test_limits.py": 68,
     "contract/test_contract.py": 57,
     "system/files/aftermath/test_kept_programs.py": 42,
+    "system/files/test_build_tools.py": 38,
     "system/approvals/test_ask_exec.py": 31,
     "system/exec/test_exec_races.py": 29,
     "system/files/test_why_against_kernel.py": 29,
