@@ -18,6 +18,7 @@ use crate::kernel::sys;
 const MAX_RUNS: u64 = 1024;
 /// The file has holes: a record takes as much of the disk as its paths.
 const RECORD_BYTES: usize = 256 * 1024;
+const SHORT_RECORD_BYTES: usize = 4096;
 
 pub struct RunRoots(OwnedFd);
 
@@ -58,9 +59,16 @@ impl RunRoots {
             if !sys::is_byte_locked(self.0.as_fd(), start)? {
                 continue;
             }
-            record.resize(RECORD_BYTES, 0);
-            let length = rustix::io::pread(&self.0, &mut record, start)?;
-            let trees = record[..length].split(|byte| *byte == 0);
+            // Nearly all records are short.
+            for bytes in [SHORT_RECORD_BYTES, RECORD_BYTES] {
+                record.resize(bytes, 0);
+                let length = rustix::io::pread(&self.0, &mut record, start)?;
+                record.truncate(length);
+                if record.windows(2).any(|pair| pair == [0, 0]) {
+                    break;
+                }
+            }
+            let trees = record.split(|byte| *byte == 0);
             found.extend(trees.take_while(|tree| !tree.is_empty()).map(<[u8]>::to_vec));
         }
         Ok(found)
