@@ -69,6 +69,15 @@ REDIRECTS = {
     "pushDefault": Redirect(inside="git config remote.pushDefault fork"),
     "the remote of a branch": Redirect(inside="git config branch.main.remote fork"),
     "pushRemote of a branch": Redirect(inside="git config branch.main.pushRemote fork"),
+    "a branch that is away for a moment": Redirect(
+        before="git config branch.main.remote fork",
+        inside="mv .git/refs/heads/main .git/m; git config --remove-section branch.main;"
+        "mv .git/m .git/refs/heads/main",
+    ),
+    "a remote with a vertical tab": Redirect(
+        inside="sed \"s/remote = origin/&$(printf '\\v')/\" .git/config > .git/c;"
+        " mv .git/c .git/config"
+    ),
     "a branch without its remote": Redirect(inside="git config --unset branch.main.remote"),
     "the URL of a submodule": Redirect(
         inside="git config submodule.s.url https://evil.example; git config --unset submodule.s.url"
@@ -251,6 +260,7 @@ REFUSED = {
         "git -c protocol.file.allow=always submodule --quiet update --init",
         "the files of a new submodule lead git elsewhere",
     ),
+    "branch -m": ("git branch -m old new", "without its remote git would push to origin"),
     "submodule deinit": (
         'git submodule --quiet deinit -f lib; test -z "$(git config submodule.lib.url)"',
         "it removes the URL",
@@ -275,8 +285,9 @@ HONEST = {
     " git remote remove newer",
     "push -u": "git checkout -qb feature; git push -q -u local feature;"
     " test $(git config branch.feature.remote) = local; git -C remote rev-parse feature",
-    "branch -d": "git branch -D old; test -z \"$(git config branch.old.remote)\"",
-    "branch -m": "git branch -m old new; test $(git config branch.new.remote) = local",
+    "branch -d": "git checkout -qb z; git branch -D main;"
+    " test -z \"$(git config branch.main.remote)\"",
+    "branch -m": "git branch -m main new; test $(git config branch.new.remote) = origin",
     "checkout -b": "git checkout -q -b x local/x; test $(git config branch.x.remote) = local",
     "set-upstream-to": "git branch -q --set-upstream-to=local/x old; git checkout -qb y;"
     " git branch -q --set-upstream-to=local/x; test $(git config branch.y.merge) = refs/heads/x",

@@ -355,8 +355,8 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
 }
 
 /// Does a repository above this directory have files in it? A new repository here would take its
-/// place. An index that is missing or can not be read counts as yes, because the command can move
-/// it away for a moment. It counts as no if the command can not read it either.
+/// place. An index that can not be read counts as yes, unless the command can not read it either. If
+/// the index is away for a moment, [`takes_files_of_repository`] does not let it back.
 pub fn holds_tracked_files(dir: &[u8]) -> bool {
     let mut top = recognise_git_dirs::parent(dir);
     while !top.is_empty() {
@@ -381,7 +381,7 @@ pub fn holds_tracked_files(dir: &[u8]) -> bool {
         let read = rustix::fs::open(index, flags, Mode::empty())
             .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content));
         return match read {
-            Err(Errno::ACCESS) => false,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => false,
             Err(_) => true,
             Ok(_) => hash_bytes(&git_dir)
                 .and_then(|hash| index::has_path_below(&content, hash, &dir[top.len() + 1..]))

@@ -338,6 +338,12 @@ fn limits_of_another_process_can_not_be_set() {
         let filter = blocking(&[], arch);
         assert_eq!(answer_to(&filter, arch, "prlimit64", &[0, 7]), RET_ALLOW);
         assert_eq!(answer_to(&filter, arch, "prlimit64", &[4242, 7]), EPERM);
+        for (name, process, others) in [("setpriority", 0, [1, 2]), ("ioprio_set", 1, [2, 3])] {
+            assert_eq!(answer_to(&filter, arch, name, &[process]), RET_ALLOW, "{name}");
+            for which in others {
+                assert_eq!(answer_to(&filter, arch, name, &[which]), EPERM, "{name} {which}");
+            }
+        }
     }
 }
 
@@ -440,8 +446,8 @@ fn the_longest_lists_still_assemble() {
                     let answer = answer_with(&filter, arch, number, &[1]);
                     let expected = match (refused, syscall.name) {
                         (true, "clone3") => ENOSYS,
-                        // the argument is not this process
-                        (true, _) | (false, "prlimit64") => EPERM,
+                        // The argument means another process, or a process group.
+                        (true, _) | (false, "prlimit64" | "setpriority") => EPERM,
                         (false, _) => RET_ALLOW,
                     };
                     assert_eq!(answer, expected, "{arch:?} {}", syscall.name);
