@@ -393,6 +393,22 @@ def test_limits_of_a_process_outside_cannot_be_changed(sandbox: SandboxRunner) -
         assert _open_files_limit(bystander.pid) == ["100", "100"]
 
 
+def test_the_priority_of_a_process_group_cannot_be_changed(sandbox: SandboxRunner) -> None:
+    """Supervisor and shell can be in the group of the command."""
+    script = (
+        "import os, sys; print('started', flush=True)\n"
+        "try:\n    os.setpriority(os.PRIO_PGRP, 0, 7); print('ok')\n"
+        "except PermissionError: print('EPERM')"
+    )
+    neighbour = 'sleep 60 >/dev/null 2>&1 & "$@"; echo nice $(cut -d" " -f19 /proc/$!/stat)'
+    group = ["setsid", "-w", "sh", "-c", neighbour, "sh"]
+    words = ["python3", "-c", script]
+    denied = sandbox.inside(words, prefix=group)
+    assert denied.stdout.splitlines() == ["started", "EPERM", "nice 0"], str(denied)
+    changed = sandbox.outside([*group, *words])
+    assert changed.stdout.splitlines() == ["started", "ok", "nice 7"], str(changed)
+
+
 def _open_files_limit(pid: int) -> list[str]:
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return next(line.split()[3:5] for line in lines if line.startswith("Max open files"))

@@ -717,7 +717,7 @@ pub fn is_byte_locked(file: BorrowedFd<'_>, at: u64) -> Result<bool> {
     check(unsafe {
         libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, ptr::from_mut(&mut lock)).into()
     })?;
-    Ok(i32::from(lock.l_type) != i32::from(libc::F_UNLCK))
+    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
 }
 
 fn lock_of_byte(at: u64) -> libc::flock {
