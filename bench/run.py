@@ -28,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench import execs, host, network, routes, shells, tree  # noqa: E402
+from bench import execs, host, network, routes, shells, tree, writes  # noqa: E402
 from bench.fixture import Bench, plan_of_ai_agent, set_up  # noqa: E402
 from tests.support import core, installation, tester  # noqa: E402
 from tests.support.cow import workbench  # noqa: E402
@@ -585,6 +585,9 @@ def main() -> int:
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
         print(*works, sep="\n", flush=True)
+        judged = writes.measure(bench, max(2, rounds // 40))
+        print("judged writes, ratio to the same sandbox without them")
+        print(*judged, sep="\n", flush=True)
         print("the same work with --observe, ratio to without")
         print(*observed(bench, max(3, rounds // 20)), sep="\n", flush=True)
         print("copy-on-write, ratio to git status")
@@ -627,10 +630,11 @@ def main() -> int:
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")
-    rows: list[Row | Crowd | network.Through] = [
+    rows: list[Row | Crowd | writes.Row | network.Through] = [
         *launches,
         *crowds,
         *works,
+        *judged,
         *gates,
         *networks,
         *intercepts,
