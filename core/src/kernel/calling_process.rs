@@ -166,7 +166,7 @@ pub fn open_in_root(
     Err(Errno::AGAIN)
 }
 
-pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {
+pub fn mount_of(dir: impl AsFd, name: &CStr) -> Result<u64, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
     let found = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID)?;
     if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {

@@ -33,6 +33,37 @@ for name in sys.argv[2:]:
 """
 
 
+# A child with its own mounts opens a directory, hands it over and ends. Then its mounts are gone.
+FOREIGN_MOUNT = """
+import array, ctypes, os, socket
+ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+print("started", flush=True)
+child = os.fork()
+if child == 0:
+    CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS | CLONE_NEWUSER) != 0:
+        os._exit(1)
+    held = array.array("i", [os.open("held", os.O_RDONLY)])
+    theirs.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, held)])
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+assert status == 0, "no namespace was made"
+_, [(_, _, data)], _, _ = ours.recvmsg(1, socket.CMSG_SPACE(4))
+(held,) = array.array("i", data)
+for _ in range(200):
+    path = os.readlink(f"/proc/self/fd/{held}")
+    if path == "/held":
+        break
+    os.sched_yield()
+print("detached", flush=True)
+for name in (".envrc", "../.envrc"):
+    try:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=held))
+    except OSError as error:
+        print(name, error.errno, flush=True)
+"""
+
+
 @pytest.fixture(params=["landlock", "full"])
 def sandbox(
     request: pytest.FixtureRequest, sandbox: SandboxRunner, host: dict[str, Any]
@@ -107,3 +138,17 @@ def test_a_run_does_not_move_a_directory_that_another_run_works_in(
             assert "another run works in" in moved.stderr
             again = run(act, cwd=place)
             assert not is_at(work, inode), f"the other run has ended: {again}"
+
+
+def test_a_directory_on_a_mount_of_another_namespace_gets_no_name(full: SandboxRunner) -> None:
+    """The kernel shows its path from the root of that mount, so the path says nothing."""
+    policy = full.tree.put(full.tree.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
+    words = ["/usr/bin/python3", "-Ic", FOREIGN_MOUNT]
+    for inside in (True, False):
+        place = full.tree.root / f"foreign-{inside}"
+        full.tree.make(place / "held")
+        flags = ("--policy", policy)
+        run = full.inside(words, *flags, cwd=place) if inside else full.outside(words, cwd=place)
+        assert run.stdout.startswith("started\ndetached\n"), str(run)
+        made = {name for name in (".envrc", "held/.envrc") if (place / name).exists()}
+        assert made == (set() if inside else {".envrc", "held/.envrc"}), str(run)

@@ -252,6 +252,18 @@ END
         """,
         host="git commit -q --allow-empty -m two",
     ),
+    "a hooks directory that differs in a blank at the end": Attack(
+        before="""
+        mkdir .githooks; printf '#!/bin/sh\\nexit 0\\n' > .githooks/pre-commit
+        chmod +x .githooks/pre-commit; git config core.hooksPath .githooks
+        git add .; git commit -qm hooks
+        """,
+        inside=f"""
+        mkdir ".githooks "; {HOOK} > ".githooks /pre-commit"; chmod +x ".githooks /pre-commit"
+        sed 's/hooksPath = .*/& \\\\\\n/' .git/config > .git/c; mv .git/c .git/config
+        """,
+        host="git commit -q --allow-empty -m two",
+    ),
     "a sample that a hook is linked to": Attack(
         before="""
         printf '#!/bin/sh\\nexit 0\\n' > .git/hooks/pre-commit.sample
@@ -381,6 +393,8 @@ def test_a_repository_does_not_take_the_place_of_another_one(sandbox: SandboxRun
         ("git init -q src", True),
         ("git init -q new; mv src old; mv new src", True),
         ("mv .git/index .git/idx; git init -q src; mv .git/idx .git/index", True),
+        ("chmod 0 .git; git init -q src; chmod 755 .git", True),
+        ("chmod 0 .git/index; git init -q src; chmod 644 .git/index", True),
         ("git rm -rq --cached src; git init -q src; git read-tree HEAD", True),
         (
             f"git init -qb main other; git -C other commit -q --allow-empty -m x; mkdir -p {entry};"

@@ -149,6 +149,9 @@ impl ConfigReader<'_> {
                 _ => return Err(MalformedConfig),
             }
         }
+        if name.is_empty() {
+            return Err(MalformedConfig);
+        }
         // The old syntax of a subsection.
         match name.iter().position(|byte| *byte == b'.') {
             Some(dot) => {
@@ -240,7 +243,8 @@ impl ConfigReader<'_> {
                     continue;
                 }
                 b'\\' => match self.next().ok_or(MalformedConfig)? {
-                    b'\n' => continue,
+                    // The line goes on. Blanks before the backslash count.
+                    b'\n' => {}
                     b't' => value.push(b'\t'),
                     b'b' => value.push(0x08),
                     b'n' => value.push(b'\n'),
@@ -373,6 +377,84 @@ fn is_remote_url(url: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Git joins the section, the subsection and the key by dots.
+    fn as_git_lists_it(config: &[u8]) -> Option<Vec<u8>> {
+        let mut listed = Vec::new();
+        let parsed = each(config, &mut |section, key, value| {
+            let subsection = section.subsection.iter().flat_map(|name| [&b"."[..], name]);
+            listed.extend_from_slice(&section.name);
+            subsection.for_each(|part| listed.extend_from_slice(part));
+            listed.extend([b".", key].concat());
+            value.iter().for_each(|value| listed.extend([b"\n", *value].concat()));
+            listed.push(0);
+        });
+        parsed.ok().map(|()| listed)
+    }
+
+    /// Git before 2.45 makes a space of each blank inside a value.
+    fn with_plain_blanks(listed: Vec<u8>) -> Vec<u8> {
+        listed
+            .into_iter()
+            .map(|byte| if matches!(byte, b'\t' | b'\r') { b' ' } else { byte })
+            .collect()
+    }
+
+    #[test]
+    fn values_are_those_that_git_lists() {
+        const PARTS: [&str; 26] = [
+            "[a]\n",
+            "[a \"b\"]\n",
+            "[A.B]",
+            "[]",
+            "[a \"\\b\"]",
+            "x",
+            "k = ",
+            "k=",
+            "k",
+            "\n",
+            "\n",
+            " ",
+            "\t",
+            "\\",
+            "\\\n",
+            "\\n",
+            "\\t",
+            "\"",
+            "#",
+            ";",
+            "\x0b",
+            "\x0c",
+            "\r",
+            "\r\n",
+            "=",
+            "é",
+        ];
+        let path = std::env::temp_dir().join(format!("paddock-config-{}", std::process::id()));
+        let (mut seed, mut compared) = (0x9E37_79B9_7F4A_7C15_u64, 0);
+        for _ in 0..600 {
+            let mut text = String::from("[s]\nk = v");
+            for _ in 0..12 {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                text += PARTS[(seed % PARTS.len() as u64) as usize];
+            }
+            std::fs::write(&path, &text).unwrap();
+            let git = std::process::Command::new("git")
+                .args(["config", "--null", "--list", "--file"])
+                .arg(&path)
+                .output()
+                .unwrap();
+            // A configuration that git refuses leads it nowhere.
+            if let Some(own) = as_git_lists_it(text.as_bytes()).filter(|_| git.status.success()) {
+                compared += 1;
+                assert_eq!(with_plain_blanks(own), with_plain_blanks(git.stdout), "{text:?}");
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+        assert!(compared > 50, "{compared} texts were valid");
+    }
 
     #[test]
     fn settings_that_git_writes_are_harmless() {

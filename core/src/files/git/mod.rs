@@ -355,8 +355,9 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
 }
 
 /// Does a repository above this directory have files in it? A new repository here would take its
-/// place. An index that can not be read counts as yes, unless the command can not read it either. If
-/// the index is away for a moment, [`takes_files_of_repository`] does not let it back.
+/// place. A repository that can not be read counts as yes, because the command can take the right
+/// away for a moment. Only Landlock's own refusal counts as no: then the repository lies outside of
+/// the grants. If the index is away for a moment, [`takes_files_of_repository`] does not let it back.
 pub fn holds_tracked_files(dir: &[u8]) -> bool {
     let mut top = recognise_git_dirs::parent(dir);
     while !top.is_empty() {
@@ -368,20 +369,25 @@ pub fn holds_tracked_files(dir: &[u8]) -> bool {
                     Some(target) => trusted_paths::resolved(top, target),
                     None => return false,
                 },
-                _ => return false,
+                Ok(None) => return false,
+                Err(_) => return true,
             },
-            Err(_) => {
+            Err(Errno::NOENT | Errno::NOTDIR) => {
                 top = recognise_git_dirs::parent(top);
                 continue;
             }
+            Err(_) => return true,
         };
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let index = [&git_dir[..], b"/index"].concat();
         let mut content = Vec::new();
-        let read = rustix::fs::open(index, flags, Mode::empty())
+        let read = rustix::fs::open(&index[..], flags, Mode::empty())
             .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content));
         return match read {
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => false,
+            Err(Errno::NOENT | Errno::NOTDIR) => false,
+            // Landlock does not judge lstat(2).
+            Err(Errno::ACCESS) => !rustix::fs::lstat(index)
+                .is_ok_and(|stat| Mode::from_raw_mode(stat.st_mode).contains(Mode::RUSR)),
             Err(_) => true,
             Ok(_) => hash_bytes(&git_dir)
                 .and_then(|hash| index::has_path_below(&content, hash, &dir[top.len() + 1..]))

@@ -68,9 +68,12 @@ pub const BIND: &str = "bind";
 
 /// Calls that fail, with the errno of a kernel that does not have them or a user that may not:
 /// - `file_setattr` is new, and every program has a way without it.
-/// - `open_by_handle_at` opens a file without its name.
-pub const REFUSED_CALLS: &[(&str, i32)] =
-    &[("file_setattr", libc::ENOSYS), ("open_by_handle_at", libc::EPERM)];
+/// - `open_by_handle_at` opens a file without its name. So does `fanotify_init`.
+pub const REFUSED_CALLS: &[(&str, i32)] = &[
+    ("fanotify_init", libc::EPERM),
+    ("file_setattr", libc::ENOSYS),
+    ("open_by_handle_at", libc::EPERM),
+];
 
 /// A path argument: a directory descriptor of the caller, and the bytes of the path.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! A protected name may exist only with content that is harmless: then git made it, and a program
 //! outside gains nothing from it. Everything else at a protected name is refused.
 
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -16,6 +17,7 @@ use super::resolve::path_of;
 use crate::files::git::{self, LinkedWorkTree, Role};
 use crate::files::patterns::{AddedPattern, NameMatch, NamePatterns, NameRule};
 use crate::files::walk::GitParts;
+use crate::kernel::calling_process::mount_of;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{FilesPlan, Plan, Tier};
@@ -53,6 +55,8 @@ pub struct WriteJudge {
     moved: Vec<ChangedName>,
     /// Programs make many calls in one directory.
     last_dir: Option<LastDir>,
+    /// The mounts that this process sees.
+    mounts: HashSet<u64>,
     /// The trees that other runs may write, at the time of a rename.
     pub trees_of_others: Vec<Vec<u8>>,
     pub(super) placed: PlacedFiles,
@@ -129,6 +133,7 @@ impl WriteJudge {
             flags_names: !files.flagged.is_empty(),
             moved: Vec::new(),
             last_dir: None,
+            mounts: HashSet::new(),
             trees_of_others: Vec::new(),
             placed: PlacedFiles::default(),
         }
@@ -173,6 +178,23 @@ impl WriteJudge {
         }
     }
 
+    /// The path of an open object. ESTALE: it lies on a mount of another sandbox, so its path says
+    /// nothing. A process can get such a descriptor from another run.
+    fn path_of(&mut self, object: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
+        let path = path_of(object)?;
+        // A pipe, a socket: it has no path.
+        if !path.starts_with(b"/") {
+            return Ok(path);
+        }
+        let mount = mount_of(object, c"")?;
+        if !self.mounts.contains(&mount) {
+            self.mounts = own_mounts()?;
+        }
+        // A file without a name is no other program's. It can lie on a mount of the kernel.
+        let is_known = self.mounts.contains(&mount) || rustix::fs::fstat(object)?.st_nlink == 0;
+        if is_known { Ok(path) } else { Err(Errno::STALE) }
+    }
+
     /// Are names at this path judged? In the full tier the mounts refuse every write outside of the
     /// writable trees.
     fn is_judged(&self, path: &[u8]) -> bool {
@@ -199,7 +221,7 @@ impl WriteJudge {
         name: &[u8],
         file_type: FileType,
     ) -> Result<(WriteDecision, Vec<u8>), Errno> {
-        let above = path_of(dir)?;
+        let above = self.path_of(dir)?;
         let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
         if !self.is_judged(&path) {
             return Ok((WriteDecision::Free, path));
@@ -217,7 +239,7 @@ impl WriteJudge {
         name: &[u8],
         file_type: FileType,
     ) -> Result<(WriteDecision, Vec<u8>), Errno> {
-        let above = path_of(dir)?;
+        let above = self.path_of(dir)?;
         let path = [above.strip_suffix(b"/").unwrap_or(&above), b"/", name].concat();
         if !self.is_judged(&path) {
             return Ok((WriteDecision::Free, path));
@@ -268,7 +290,7 @@ impl WriteJudge {
         object: BorrowedFd<'_>,
         file_type: FileType,
     ) -> Result<(WriteDecision, Vec<u8>), Errno> {
-        let path = path_of(object)?;
+        let path = self.path_of(object)?;
         let Some(slash) = path.iter().rposition(|byte| *byte == b'/') else {
             // A pipe, a socket: it has no path.
             return Ok((WriteDecision::Free, path));
@@ -483,14 +505,15 @@ impl WriteJudge {
     /// `git init` makes such a symlink in its directory, to learn whether the file system has
     /// symlinks, and removes it.
     pub fn is_symlink_probe(
-        &self,
+        &mut self,
         dir: BorrowedFd<'_>,
         name: &[u8],
         target: &[u8],
     ) -> Result<bool, Errno> {
         let is_random =
             name.len() == 7 && name.starts_with(b"t") && name.iter().all(u8::is_ascii_alphanumeric);
-        Ok(is_random && target == b"testing" && self.names.git.is_git(&path_of(dir)?, false))
+        let above = self.path_of(dir)?;
+        Ok(is_random && target == b"testing" && self.names.git.is_git(&above, false))
     }
 
     /// Would this name make its directory a repository, which git finds when it is started there?
@@ -636,7 +659,7 @@ impl WriteJudge {
         dir: BorrowedFd<'_>,
         new_path: &[u8],
     ) -> Result<Option<Vec<u8>>, Errno> {
-        let old_path = path_of(dir)?;
+        let old_path = self.path_of(dir)?;
         if !self.is_judged(&old_path) {
             return Ok(None);
         }
@@ -788,6 +811,16 @@ impl WriteJudge {
             _ => Ok(false),
         }
     }
+}
+
+/// The ids of all mounts in this process's own tree.
+fn own_mounts() -> Result<HashSet<u64>, Errno> {
+    let text = std::fs::read("/proc/self/mountinfo").map_err(|_| Errno::STALE)?;
+    let id = |line: &[u8]| {
+        let first = line.split(|byte| *byte == b' ').next()?;
+        std::str::from_utf8(first).ok()?.parse().ok()
+    };
+    Ok(text.split(|byte| *byte == b'\n').filter_map(id).collect())
 }
 
 /// The plain path of a directory, if no symlink is on the way.

@@ -86,6 +86,9 @@ const JUDGED_IOCTL: &[ArgumentRule<'_>] = &[ArgumentRule::at(
             0x5000_943F,
             0x4020_BC10,
             0x4020_BC11,
+            // FIFREEZE and FITHAW stop all writers of a file system.
+            0xC004_5877,
+            0xC004_5878,
         ],
         errno: libc::EPERM,
     },
