@@ -114,8 +114,11 @@ impl NotifyListener {
             let Some((tag, call)) = InterceptedCall::parse_any(&bytes[..length]) else {
                 return Ok(NextCall::Message(bytes[..length].to_vec()));
             };
-            // The call of a thread that has ended needs no answer.
-            let Some(thread) = self.thread_here(call.thread) else { continue };
+            // The thread has ended, or its id can not be read. A waiting caller gets an answer.
+            let Some(thread) = self.thread_here(call.thread) else {
+                self.answer(&call, NotifyAnswer::Fail(Errno::ACCESS));
+                continue;
+            };
             let call = InterceptedCall { thread, ..call };
             return Ok(match tag {
                 RENAME_IN_COPY_TAG => NextCall::RenameInCopy(call),

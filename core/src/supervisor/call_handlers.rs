@@ -297,8 +297,10 @@ impl<'a> Calls<'a> {
     /// Sends writes to init: those from before the start, and those that the observer has seen.
     fn hand_over_writes(&mut self) {
         for call in std::mem::take(&mut self.handlers.early_writes) {
-            // An error: init has ended, and with it the run.
-            let _ = self.listener.hand_over(&call);
+            // The thread may have ended, or its id could not be read. A waiting caller gets an answer.
+            if self.listener.hand_over(&call).is_err() {
+                self.listener.answer(&call, NotifyAnswer::Fail(Errno::ACCESS));
+            }
         }
     }
 }

@@ -228,11 +228,12 @@ def test_files_of_paddock_stay_unchanged_behind_a_link(
         script[-1] += f"\necho 'rw /' > {kept}/ai-agent.conf"
         outcome = sandbox.inside(script, "-a", f"{kept.parent}/**")
     assert outcome.started or outcome.exit_code == 125, str(outcome)
-    # Paddock itself adds plans, the lists of journals and writable paths, and the lock of writes.
+    # Paddock itself adds plans, lists of journals, of writable paths and of runs, and the lock of
+    # writes.
     changed = [
         entry
         for entry in Snapshot.of(kept).entries
-        if not entry[0].startswith(("plans", "reach", "journals", "writes.lock"))
+        if not entry[0].startswith(("plans", "reach", "journals", "runs", "writes.lock"))
     ]
     assert changed == list(before.entries)
 

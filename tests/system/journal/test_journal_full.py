@@ -91,20 +91,22 @@ def test_events_lost_on_a_full_disk_are_counted_when_there_is_room(
     count = missing(events)
     assert TRIES < count <= 2 * TRIES + 1
     assert kinds(events).count("exec") + count == EXECS
-    reported = kinds(events).index("journal.lost")
+    # The file system can find room for a line in between, so there can be several gaps.
+    reported = len(events) - 1 - kinds(events)[::-1].index("journal.lost")
     assert events[reported]["reason"] == "ENOSPC"
-    assert kinds(events)[reported + 1 :].count("exec") == 1, "the event is at the gap"
+    assert kinds(events)[reported + 1 :].count("exec") == 1, "the event is at the last gap"
     assert kinds(events)[-1] == "session.end"
 
     session = str(events[0]["session"])
     verified = audit(crowded, "verify")
     assert (verified.exit_code, verified.stdout) == (125, ""), str(verified)
-    assert f"{count} events of session {session} are missing: ENOSPC" in verified.stderr
+    assert f"events of session {session} are missing: ENOSPC" in verified.stderr
     assert "the chain is complete" in verified.stderr
     assert "altered" not in verified.stderr
     answer = json.loads(audit(crowded, "verify", "--json").stdout)
     assert (answer["sound"], answer["problems"]) == (False, [])
-    assert [(one["session"], one["count"]) for one in answer["lost"]] == [(session, count)]
+    assert {one["session"] for one in answer["lost"]} == {session}
+    assert sum(one["count"] for one in answer["lost"]) == count
     report = audit(crowded, "report")
     assert report.exit_code == 125, str(report)
     assert f"{count} events of session {session} are missing" in report.stdout
