@@ -998,3 +998,16 @@ def test_no_file_of_the_judge_is_left(sandbox: SandboxRunner) -> None:
     sandbox.inside(["sh", "-c", script])
     names = [entry[0] for entry in Snapshot.of(sandbox.tree.project).entries]
     assert [name for name in names if ".paddock-" in name] == []
+
+
+def test_other_users_get_no_right_to_write_the_configuration_of_git(sandbox: SandboxRunner) -> None:
+    for place, run in (
+        (sandbox.tree.project, sandbox.inside),
+        (sandbox.tree.outside, sandbox.outside),
+    ):
+        config = repository(sandbox.tree, place) / ".git/config"
+        before = config.stat().st_mode & 0o7777
+        outcome = run(["sh", "-c", "echo started; chmod 666 .git/config"], cwd=place)
+        assert outcome.started, str(outcome)
+        expected = before if run == sandbox.inside else 0o666
+        assert config.stat().st_mode & 0o7777 == expected, str(outcome)
