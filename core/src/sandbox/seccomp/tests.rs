@@ -155,6 +155,23 @@ fn only_listed_calls_go_to_the_listener() {
 }
 
 #[test]
+fn calls_that_open_files_without_names_or_freeze_them_are_refused() {
+    const FIFREEZE: u64 = 0xC004_5877;
+    for arch in ARCHES {
+        let names = ["fanotify_init", "open_by_handle_at"];
+        let program = notifying(arch, &names, false).unwrap();
+        let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
+        assert!(names.iter().all(|name| answer_to(&filter, arch, name, &[]) == EPERM));
+        for (judged, expected) in [(true, EPERM), (false, RET_ALLOW)] {
+            let requested = requested(plan::SeccompDefault::Allow, &[], false);
+            let access = SocketAccess::default();
+            let filter = Filter::compile(&requested, arch, false, false, judged, access).unwrap();
+            assert_eq!(answer_to(&filter, arch, "ioctl", &[3, FIFREEZE]), expected);
+        }
+    }
+}
+
+#[test]
 fn each_single_name_is_refused_and_its_neighbours_are_not() {
     for arch in ARCHES {
         for (number, syscall) in arch.syscalls() {
