@@ -15,8 +15,9 @@ tables and code; each by every fact that a change would modify (device, inode, m
 both times)
 
 - paths: directories of policy files, writable paths (and the links that lead there), the paths in
-exec rules, directories that a grant created, the paths where the user finds Paddock, git
-directories; by their object and who may write it; the root directory, which differs in a container
+exec rules and in protected patterns, directories that a grant created, the paths where the user
+finds Paddock, git directories; by their object and who may write it; the root directory, which
+differs in a container
 
 - variables: those that patterns used
 
@@ -44,7 +45,7 @@ from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout, landlock
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import GROUPS
-from paddock.policy.load import rule_paths, writable_trees
+from paddock.policy.load import protected_paths, rule_paths, writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.trust import journal_history, writable_history
@@ -117,7 +118,8 @@ class Memo:
             path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()
         }
         trees = [*writable_trees(policy), *map(follow, terrain.writable)]
-        ruled = [follow(path) for path in rule_paths(policy.rules)]
+        named = (*rule_paths(policy.rules), *protected_paths(policy.filesystem))
+        ruled = [follow(path) for path in named]
         resolved = {path: follow(path) for path in terrain.resolved_paths}
         others = _facts(
             (

@@ -80,6 +80,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
     # Names in a copy are judged when the user applies it.
     is_shared = any(not (workspace and within(path, workspace.path)) for path in layout.written)
     unprotected = UNPROTECTED_NAMES[tier] if files and is_shared and not judges_writes else None
+    unheld = list(_unprotected_patterns(policy, strict=strict)) if unprotected else []
     remarks = [
         _start_line(
             policy,
@@ -98,6 +99,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
         *_unjudged(unprotected),
+        *unheld,
         *(layout.notices if files else ()),
         *network_notices(policy, network, terrain.registries),
     ]
@@ -375,6 +377,20 @@ def _start_line(
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _unprotected_patterns(policy: Policy, *, strict: bool) -> Iterator[Notice]:
+    """A run without judged writes can not stop the command from making a name."""
+    for pattern in policy.filesystem.protects:
+        text = f"protect {pattern.value} cannot be enforced: this run does not judge writes"
+        if strict:
+            raise PolicyError(
+                text,
+                where=str(pattern.source),
+                hint="judging writes needs seccomp, and no outer sandbox that uses seccomp user "
+                "notification; to run without it, write filesystem.require_enforced = false",
+            )
+        yield Notice(level=Level.UNENFORCED, text=f"{pattern.source}: {text}")
 
 
 def _unjudged(unprotected: str | None) -> Iterator[Notice]:

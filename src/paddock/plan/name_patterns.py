@@ -85,7 +85,11 @@ def names_of(
     return NamePatterns(
         deny=tuple(sorted(set(name_trees.denied(denied_paths)))),
         deny_names=name_trees.denied_names(denied_paths),
-        protect=name_trees.protected(exact, terrain.trusted_anywhere)
+        protect=name_trees.protected(
+            exact,
+            terrain.trusted_anywhere,
+            tuple(pattern.value for pattern in policy.filesystem.protects),
+        )
         if name_trees.writable
         else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
@@ -154,10 +158,14 @@ class _NameTrees:
         )
 
     def protected(
-        self, exact: set[str], anywhere: frozenset[str] = frozenset()
+        self,
+        exact: set[str],
+        anywhere: frozenset[str] = frozenset(),
+        patterns: tuple[str, ...] = (),
     ) -> tuple[ProtectedNames, ...]:
         """Grouped by their directories. ``exact``: paths that are protected independent of their
-        names. ``anywhere``: relative paths that are protected in each directory.
+        names. ``anywhere``: relative paths that are protected in each directory. ``patterns``: of
+        the user's policy (``protect_globs``).
         """
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
         for group in protected().groups:
@@ -175,6 +183,9 @@ class _NameTrees:
                 name for name in group.home if self._holds(f"{self.home}/{name}")
             )
         held[tuple(map(_any_depth_of, outermost(self.own))), ()].update(anywhere)
+        for pattern in patterns:
+            beginning, _, rest = pattern.partition("/")
+            held[(beginning or "/",), ()].add(rest)
         for path in exact:
             directory, _, name = path.rpartition("/")
             held[(directory or "/",), ()].add(name)

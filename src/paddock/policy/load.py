@@ -18,7 +18,17 @@ from paddock.policy.formats.policy_keys import RULE_PATHS
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, Match, Policy, Rule
+from paddock.policy.model import (
+    Access,
+    Action,
+    Deny,
+    Environment,
+    Filesystem,
+    Match,
+    Policy,
+    Rule,
+    Sourced,
+)
 from paddock.policy.syscalls import table
 from paddock.policy.trust.approved import Approved, load_approved
 from paddock.policy.trust.file_trust import PolicyText, require_agreement
@@ -45,7 +55,7 @@ def load(request: Request, origin: Origin) -> Policy:
     )
     whole = replace(
         whole,
-        filesystem=_denies_where_links_lead(whole.filesystem),
+        filesystem=_protects_where_links_lead(_denies_where_links_lead(whole.filesystem)),
         env=_drop_needless_keeps(whole.env),
         rules=_rules_where_links_lead(whole.rules),
     )
@@ -97,6 +107,17 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
     return replace(filesystem, denies=(*filesystem.denies, *resolved))
 
 
+def _protects_where_links_lead(filesystem: Filesystem) -> Filesystem:
+    """A pattern below a symlink means the names behind it too."""
+    resolved = []
+    for pattern in filesystem.protects:
+        glob = Glob.parse(pattern.value)
+        if not glob.floating and not (walk := follow(glob.prefix)).straight:
+            behind = walk.end.path + glob.text.removeprefix(glob.prefix)
+            resolved.append(Sourced(behind, pattern.source))
+    return replace(filesystem, protects=(*filesystem.protects, *resolved))
+
+
 def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """Programs are judged by the file that really runs, so ``/bin/sh`` also means the file behind
     the link.
@@ -114,6 +135,13 @@ def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
         )
         for rule in rules
     )
+
+
+def protected_paths(filesystem: Filesystem) -> list[str]:
+    """The paths in protected patterns that may be links, and their directories."""
+    globs = [Glob.parse(pattern.value) for pattern in filesystem.protects]
+    prefixes = [glob.prefix for glob in globs if not glob.floating]
+    return [path for prefix in prefixes for path in (os.path.dirname(prefix), prefix)]
 
 
 def rule_paths(rules: tuple[Rule, ...]) -> list[str]:

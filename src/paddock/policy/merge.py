@@ -81,6 +81,7 @@ def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
             lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create),
         ),
         denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
+        protects=_add(under.protects, over.protects, _value),
         open_protected=_add(under.open_protected, over.open_protected, _value),
         workspace=_later(under.workspace, over.workspace),
         require_enforced=_later(under.require_enforced, over.require_enforced),

@@ -149,6 +149,8 @@ class Deny:
 class Filesystem:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Deny, ...] = ()
+    # patterns of names that the command can read and never write, also before they exist
+    protects: tuple[Sourced[str], ...] = ()
     open_protected: tuple[
         Sourced[str], ...
     ] = ()  # patterns that stay writable although a protected name matches

@@ -134,6 +134,7 @@ def _filesystem(files: Filesystem) -> TomlValues:
     return _present(
         **{key: patterns or None for key, patterns in grants.items()},
         deny_globs=sorted(_written_denies(files)) or None,
+        protect_globs=_sorted_paths(files.protects) or None,
         open_protected=_sorted_paths(files.open_protected) or None,
         workspace=_plain(files.workspace),
         require_enforced=_plain(files.require_enforced),

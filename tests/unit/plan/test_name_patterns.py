@@ -228,6 +228,17 @@ def test_a_worktree_of_an_agent_is_a_plain_workspace() -> None:
     assert warnings(plan) == []
 
 
+def test_names_of_the_policy_are_protected_at_their_paths_and_below() -> None:
+    asked = replace(
+        files(WORK),
+        protects=tuple(Sourced(one, source(5)) for one in ("**/*.tfvars", f"{WS}/deploy")),
+    )
+    held = laid(asked)
+    assert protects(held, f"{WS}/a/live.tfvars")
+    assert protects(held, f"{WS}/deploy")
+    assert not protects(held, f"{WS}/a/deploy")
+
+
 def opening(*patterns: str) -> Filesystem:
     return replace(
         files(WORK), open_protected=tuple(Sourced(pattern, source(5)) for pattern in patterns)

@@ -64,6 +64,7 @@ def random_policy(dice: random.Random, name: str) -> Policy:
                 Deny(pattern=p.value, source=source, optional=dice.random() < 0.5)
                 for p in some("/d /e")
             ),
+            protects=some("/m /n"),
             open_protected=some("/o /p"),
         ),
         network=None

@@ -133,10 +133,12 @@ def test_an_optional_deny_keeps_its_mark_and_a_required_one_wins(
     text = to_toml(
         dirs.load_text(
             '[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'
+            'protect_globs = ["**/*.tfvars", "/srv/keep/**"]\n'
         )
     )
     assert '"**/.env",' in text
     assert '"**/.env?",' not in text
     assert '"**/x?",' in text
     assert 'open_protected = ["**/.husky"]' in text
+    assert text.count('"**/*.tfvars",') == text.count('"/srv/keep",') == 1
     assert text.count('"shmget"') == 1

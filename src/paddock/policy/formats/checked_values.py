@@ -8,7 +8,16 @@ from paddock.frozen import dataclass
 from paddock.policy.formats.expand import CWD_TOKEN, Expander, wrong
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.glob import ANY_DEPTH, Glob, GlobError
-from paddock.policy.model import COMMAND_LINE, SOCKETS, Access, Deny, Grant, Source, Sourced
+from paddock.policy.model import (
+    COMMAND_LINE,
+    SOCKETS,
+    TMP_TOKEN,
+    Access,
+    Deny,
+    Grant,
+    Source,
+    Sourced,
+)
 
 _ENV_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
@@ -47,6 +56,25 @@ class Values:
         if glob.prefix == "/" and glob.exact:
             raise wrong(source, f"the deny {written!r} would deny every path")
         return Deny(pattern=glob.text, source=source, optional=optional)
+
+    def protected(self, written: str, source: Source) -> Sourced[str]:
+        """A pattern that a policy adds to the protected names. A directory includes its content."""
+        glob = self.pattern(written, source)
+        if set(glob.parts) <= {ANY_DEPTH, "*"}:
+            raise wrong(
+                source,
+                f"{written!r} would protect every path",
+                hint="grant these paths for reading only: read_globs",
+            )
+        if glob.root == TMP_TOKEN:
+            raise wrong(
+                source,
+                f"{written!r} is in the private temporary directory: no program outside uses it",
+                hint="remove this pattern",
+            )
+        if glob.parts[-1] == ANY_DEPTH:
+            glob = Glob(root=glob.root, parts=glob.parts[:-1])
+        return Sourced(glob.text, source)
 
     def opened(self, written: str, source: Source) -> Sourced[str]:
         """A pattern that a policy removes from the protected names: whole paths, as in a deny."""

@@ -39,6 +39,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         *GRANT_KEYS,
         "reads",
         "deny_globs",
+        "protect_globs",
         "open_protected",
         "workspace",
         "require_enforced",

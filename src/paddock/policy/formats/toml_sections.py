@@ -112,6 +112,9 @@ class Sections:
         return Filesystem(
             grants=tuple(grants),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
+            protects=tuple(
+                self.values.protected(p.value, p.source) for p in table.strings("protect_globs")
+            ),
             open_protected=tuple(
                 self.values.opened(o.value, o.source) for o in table.strings("open_protected")
             ),
