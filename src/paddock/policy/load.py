@@ -1,6 +1,7 @@
 """Loads the Policy for a request, in these steps:
 
-select → find → read (trust) → parents first → merge → command line on top → checks on the whole
+select → find → read (trust) → parents first → merge → command line on top → restrictions of the
+machine (managed.py) → checks on the whole
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from paddock.policy.formats.flags import flag, from_command_line
 from paddock.policy.formats.policy_keys import RULE_PATHS
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
+from paddock.policy.managed import managed_by, restrict
 from paddock.policy.merge import merge
 from paddock.policy.model import (
     Access,
@@ -53,6 +55,9 @@ def load(request: Request, origin: Origin) -> Policy:
         [*layers.stack, from_command_line(request, origin)],
         Policy(profiles=tuple(layers.names)),
     )
+    managed = managed_by(origin)
+    if managed is not None:
+        whole = restrict(whole, managed[0])
     whole = replace(
         whole,
         filesystem=_protects_where_links_lead(_denies_where_links_lead(whole.filesystem)),
@@ -72,6 +77,7 @@ def load(request: Request, origin: Origin) -> Policy:
     )
     if request.trust_required:
         files = [*layers.files, *([approved.file] if approved.file else [])]
+        files += [managed[1]] if managed else []
         require_trusted_files(policy, files, origin)
     return policy
 

@@ -21,6 +21,8 @@ from paddock.policy.trust.origin import Origin
 SUFFIXES = (".toml", ".conf")
 BUILTIN_RUNG = 2
 APPROVED = "approved"  # the stored approvals are in the same directory, and are not a profile
+MANAGED = "managed"  # the managed policy of the machine is no profile either
+_NO_PROFILES = (APPROVED, MANAGED)
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
@@ -102,7 +104,7 @@ class ProfileSearch:
 
     def _in_directory(self, name: str, rung: int) -> FoundProfile | None:
         directory = self.directories[rung]
-        if name == APPROVED:
+        if name in _NO_PROFILES:
             return None
         paths = [
             path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))
@@ -181,5 +183,5 @@ def _entries(directory: str) -> list[str]:
         for entry in entries
         if entry.endswith(SUFFIXES)
         and not entry.startswith(".")
-        and os.path.splitext(entry)[0] != APPROVED
+        and os.path.splitext(entry)[0] not in _NO_PROFILES
     ]
