@@ -268,3 +268,29 @@ def test_the_documented_audit_command_lists_started_programs(gate: Gate) -> None
     assert set(reported.splitlines()) == {
         "no-cat\tcat own.txt"
     }  # once for each directory of PATH with the program
+
+
+def test_a_verdict_that_comes_late_denies(gate: Gate) -> None:
+    """F-055: hashing a large program takes longer than a short time limit."""
+    programs = gate.sandbox.programs
+    large = programs.directory / "large"
+    large.write_bytes(programs.allowed.read_bytes())
+    os.truncate(large, 512 << 20)  # the loader ignores what follows the program
+    large.chmod(0o755)
+    other = rule("other-content", "deny", exe_sha256="0" * 64)
+    try:
+        for limit_ms, expected in ((20, []), (60_000, ["allowed"])):
+            policy = gate.sandbox.tree.put(
+                gate.sandbox.tree.root / "late.toml",
+                f'[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n'
+                f"on_supervisor_timeout_ms = {limit_ms}\n"
+                f'[filesystem]\nexec_globs = ["{programs.directory}/**"]\n{other}',
+            )
+            outcome = gate.sandbox.inside([large], "--policy", policy)
+            assert gate.ran() == expected, str(outcome)
+            if not expected:
+                assert outcome.exit_code == 126
+                reasons = [str(event["reason"]) for event in gate.execs()]
+                assert any("takes too long" in reason for reason in reasons), reasons
+    finally:
+        large.unlink()

@@ -239,3 +239,17 @@ def test_the_root_directory_is_no_workspace(dirs: UserDirs) -> None:
     with pytest.raises(PolicyError) as caught:
         load(Request(), replace(dirs.origin, cwd="/"))
     assert caught.value.hint == "start paddock in a project directory"
+
+
+def test_the_log_level_debug_prints_events(dirs: UserDirs) -> None:
+    """F-028."""
+    assert not dirs.load().audit.stderr
+    dirs.environ["PADDOCK_LOG"] = "info"
+    assert not dirs.load().audit.stderr
+    dirs.environ["PADDOCK_LOG"] = "debug"
+    assert dirs.load().audit.stderr
+    with pytest.raises(UsageError, match="PADDOCK_LOG=debug and --off audit"):
+        dirs.load(Request(off=(Switch.AUDIT,)))
+    dirs.environ["PADDOCK_LOG"] = "verbose"
+    with pytest.raises(UsageError, match="not a level"):
+        dirs.load()

@@ -41,9 +41,11 @@ def flag(name: str) -> Source:
 
 def from_command_line(request: Request, origin: Origin) -> Policy:
     values = Values(Expander(origin))
-    wants_journal = request.audit or request.audit_stderr or request.audit_dir is not None
+    prints_events = request.audit_stderr or _log_level(origin) == "debug"
+    wants_journal = request.audit or prints_events or request.audit_dir is not None
     if wants_journal and Switch.AUDIT in request.off:
-        raise UsageError("--audit and --off audit contradict each other")
+        asked = "--audit" if request.audit_stderr or not prints_events else "PADDOCK_LOG=debug"
+        raise UsageError(f"{asked} and --off audit contradict each other")
     journal = flag("--audit" if request.audit_dir is None else "--audit-log")
     workdir = request.workdir
     return Policy(
@@ -83,7 +85,7 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         audit=Audit(
             enabled=Sourced(True, journal) if wants_journal else None,
             dir=None if request.audit_dir is None else values.journal(request.audit_dir, journal),
-            stderr=request.audit_stderr,
+            stderr=prints_events,
         ),
         limits=tuple(
             Limit(name=name, value=value, source=flag(name)) for name, value in request.limits
@@ -99,6 +101,16 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         if workdir is None
         else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
     )
+
+
+def _log_level(origin: Origin) -> str:
+    level = origin.environ.get("PADDOCK_LOG", "")
+    if level not in ("", "info", "debug"):
+        raise UsageError(
+            f"PADDOCK_LOG={level}: not a level",
+            hint="PADDOCK_LOG=debug prints each event as it happens; PADDOCK_LOG=info does not",
+        )
+    return level
 
 
 def _given(value: bool | None, name: str) -> Sourced[bool] | None:
