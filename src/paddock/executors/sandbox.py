@@ -37,6 +37,7 @@ from paddock.plan.grants import TMP
 from paddock.plan.path_containment import with_parents, within
 from paddock.plan.plan import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.plan.rights import WRITES
+from paddock.plan.widened import widened
 from paddock.policy import Origin, Request
 from paddock.policy.command_line import GrantFlag
 from paddock.policy.model import Access, Action, Tier
@@ -187,7 +188,7 @@ class SandboxExecutor:
         async with self._starting:
             if self._exec_server is None or not self._exec_server.alive:
                 try:
-                    prepared = await self.prepared()
+                    prepared = await self._prepared_now()
                 except NotStarted:
                     raise
                 except PaddockError as error:
@@ -205,6 +206,22 @@ class SandboxExecutor:
                 )
             assert self._denials is not None
             return self._exec_server, self._denials
+
+    async def _prepared_now(self) -> Prepared:
+        """Each start of the core compiles again, because another run may have changed what a path
+        leads to.
+        """
+        now = await asyncio.to_thread(self._prepare)
+        opened = None if self._prepared is None else widened(self._prepared.plan, now.plan)
+        if opened is not None:
+            raise NotStarted(
+                "the sandbox is not started again, because it would now open more than at the "
+                f"beginning of this session: {opened}",
+                failure=Failure.DENIED,
+                hint="find out what changed the policy or this path, then start a new session",
+            )
+        self._prepared = now
+        return now
 
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):

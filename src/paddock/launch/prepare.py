@@ -29,6 +29,8 @@ from paddock.text.path_walk import PathWalk, follow
 
 MAX_ROUNDS = 20  # each round means that another run started at the same moment
 
+_last: tuple[Policy, Host, Terrain, Plan] | None = None  # of this process
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -88,7 +90,7 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     writable = _writable(policy, terrain)
     writable_history = origin.writable_history.including(writable)
     host = replace(host, previously_writable=writable_history.trees)
-    plan = compile_plan(policy, host, terrain)
+    plan = _compiled(policy, host, terrain)
     made = Prepared(
         policy=policy,
         host=host,
@@ -101,6 +103,15 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         # After compiling, because a refused run writes nothing and must not be recorded.
         made = _recorded(made, origin, writable)
     return replace(made, plan=without_covered(made.plan))
+
+
+def _compiled(policy: Policy, host: Host, terrain: Terrain) -> Plan:
+    """A session compiles at each start of its core, and mostly from the same values."""
+    global _last
+    last = _last
+    if last is None or last[:3] != (policy, host, terrain):
+        _last = last = (policy, host, terrain, compile_plan(policy, host, terrain))
+    return last[3]
 
 
 def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> Prepared:
@@ -124,7 +135,7 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
             journals_of(known, plan.journal),
         ):
             # Another run was recorded meanwhile, or a journal was removed.
-            plan = compile_plan(policy, host, terrain)
+            plan = _compiled(policy, host, terrain)
         elif make_missing(policy, plan):
             # A created directory has an inode now, by which later runs know it.
             writable = _writable(policy, terrain)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
 
 from paddock.errors import PolicyError
 from paddock.frozen import dataclass
@@ -11,7 +13,7 @@ from paddock.policy.formats.checked_values import Values
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.fragment import Fragment
 from paddock.policy.formats.policy_keys import SECTIONS
-from paddock.policy.formats.toml_line_numbers import positions
+from paddock.policy.formats.toml_line_numbers import Path, positions
 from paddock.policy.formats.toml_sections import Sections
 from paddock.policy.model import (
     Audit,
@@ -41,8 +43,7 @@ def document(text: str, shown: str) -> Table:
                 f"the key has more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
             )
     try:
-        values = tomllib.loads(text)
-        lines = positions(text)
+        values, lines = _parsed(text)
     except tomllib.TOMLDecodeError as error:
         raise _not_toml(text, shown, str(error)) from None
     except RecursionError:
@@ -50,6 +51,11 @@ def document(text: str, shown: str) -> Table:
     except ValueError as error:  # a number with more digits than Python reads
         raise PolicyError(f"not valid TOML: {error}", where=shown) from None
     return Table(shown, values, lines)
+
+
+@lru_cache(maxsize=8)  # a session reads the same files at each start of its core
+def _parsed(text: str) -> tuple[Mapping[str, object], Mapping[Path, int]]:
+    return tomllib.loads(text), positions(text)
 
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
