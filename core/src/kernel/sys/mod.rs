@@ -11,16 +11,19 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::Pid;
 
 #[cfg(not(test))]
 mod allocator;
 mod connect;
 mod datagram;
+mod file_locks;
+mod filter_calls;
+mod landlock_calls;
 mod mapped_page;
+mod other_threads;
 mod signals;
 pub mod trace;
 
@@ -28,7 +31,11 @@ pub mod trace;
 pub use allocator::Allocator;
 pub use connect::*;
 pub use datagram::*;
+pub use file_locks::*;
+pub use filter_calls::*;
+pub use landlock_calls::*;
 pub use mapped_page::MappedPage;
+pub use other_threads::*;
 pub use signals::*;
 
 #[cfg(not(test))]
@@ -401,342 +408,6 @@ pub fn turn_socket_option_on(socket: &OwnedFd, level: c_int, option: c_int) -> R
     .map(drop)
 }
 
-/// The Landlock ABI of the running kernel.
-pub fn landlock_abi() -> Result<i32> {
-    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
-    let none: *const c_void = ptr::null();
-    // SAFETY: with the version flag, attributes must be NULL and of size 0; nothing is created.
-    check(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION)
-    })
-    .map(|abi| abi as i32)
-}
-
-/// Creates a ruleset that handles these rights on files and ports, and these scopes.
-pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<OwnedFd> {
-    #[repr(C)]
-    struct RulesetAttributes {
-        files: u64,
-        network: u64,
-        scoped: u64,
-    }
-    let attributes = RulesetAttributes { files, network, scoped };
-    // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the
-    // kernel copies it before it returns. A kernel that knows fewer fields requires the rest to be
-    // zero.
-    let fd = check(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            ptr::from_ref(&attributes),
-            size_of::<RulesetAttributes>(),
-            0,
-        )
-    })?;
-    // SAFETY: the kernel just made this descriptor, marked close-on-exec, and no other value owns
-    // it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Adds a rule for everything at and below an open file or directory.
-pub fn landlock_add_rule(
-    ruleset: BorrowedFd<'_>,
-    rights: u64,
-    parent: BorrowedFd<'_>,
-) -> Result<()> {
-    const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
-    #[repr(C, packed)]
-    struct PathBeneath {
-        allowed_access: u64,
-        parent_fd: i32,
-    }
-    let rule = PathBeneath { allowed_access: rights, parent_fd: parent.as_raw_fd() };
-    // SAFETY: the struct has the layout of landlock_path_beneath_attr, and the kernel copies it
-    // before it returns.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset.as_raw_fd(),
-            LANDLOCK_RULE_PATH_BENEATH,
-            ptr::from_ref(&rule),
-            0,
-        )
-    })
-    .map(drop)
-}
-
-/// Restricts the calling process by a ruleset, permanently.
-pub fn landlock_restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
-    // SAFETY: takes a descriptor and flags only; the kernel checks both.
-    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
-        .map(drop)
-}
-
-/// `struct sock_filter` of linux/filter.h.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instruction {
-    pub code: u16,
-    pub jt: u8,
-    pub jf: u8,
-    pub k: u32,
-}
-
-#[repr(C)]
-struct FilterProgram {
-    length: libc::c_ushort,
-    instructions: *const Instruction,
-}
-
-fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<libc::c_long> {
-    let length = libc::c_ushort::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
-    let program = FilterProgram { length, instructions: instructions.as_ptr() };
-    // SAFETY: Instruction and FilterProgram have the layout of sock_filter and sock_fprog, and the
-    // kernel copies both before it returns.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_seccomp,
-            libc::SECCOMP_SET_MODE_FILTER,
-            flags,
-            ptr::from_ref(&program),
-        )
-    })
-}
-
-/// Installs a filter on the calling process, permanently.
-pub fn seccomp_install(instructions: &[Instruction]) -> Result<()> {
-    set_filter(instructions, 0).map(drop)
-}
-
-/// Installs a filter and returns its notification descriptor, marked close-on-exec. Since Linux
-/// 5.19 a received call waits for its answer even if signals arrive. Before, the call restarts
-/// after each signal.
-pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
-    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    let fd = match set_filter(instructions, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
-    {
-        Err(Errno::INVAL) => set_filter(instructions, listener)?,
-        fd => fd?,
-    };
-    // SAFETY: the kernel just made this descriptor, and no other value owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// `struct seccomp_notif` of linux/seccomp.h.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Notification {
-    pub id: u64,
-    pub thread: u32,
-    pub flags: u32,
-    pub number: i32,
-    pub arch: u32,
-    pub instruction: u64,
-    pub arguments: [u64; 6],
-}
-
-/// `struct seccomp_notif_resp`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Response {
-    pub id: u64,
-    pub value: i64,
-    /// Negative, or 0.
-    pub error: i32,
-    pub flags: u32,
-}
-
-const NOTIF_RECV: u32 = 0xC050_2100; // _IOWR('!', 0, struct seccomp_notif)
-const NOTIF_SEND: u32 = 0xC018_2101; // _IOWR('!', 1, struct seccomp_notif_resp)
-const NOTIF_ID_VALID: u32 = 0x4008_2102; // _IOW('!', 2, __u64)
-
-/// Waits for a call that a filter sends to its listener.
-pub fn notification(listener: BorrowedFd<'_>) -> Result<Notification> {
-    let mut notification = Notification::default();
-    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and is
-    // zeroed as the kernel asks.
-    check(
-        unsafe {
-            libc::ioctl(listener.as_raw_fd(), NOTIF_RECV as _, ptr::from_mut(&mut notification))
-        }
-        .into(),
-    )?;
-    Ok(notification)
-}
-
-pub fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
-    // SAFETY: the kernel reads one u64 that lives on this stack.
-    unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID as _, ptr::from_ref(&id)) == 0 }
-}
-
-pub fn respond(listener: BorrowedFd<'_>, mut response: Response) -> Result<()> {
-    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives
-    // on this stack.
-    check(
-        unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND as _, ptr::from_mut(&mut response)) }
-            .into(),
-    )
-    .map(drop)
-}
-
-const NOTIF_SET_FLAGS: u32 = 0x4008_2104; // _IOW('!', 4, __u64)
-
-/// A caller and its listener never run at the same time. The kernel may keep them on one processor
-/// (Linux 6.6). An older kernel does not know the flag.
-pub fn wake_listener_in_turn(listener: BorrowedFd<'_>) {
-    const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
-    // SAFETY: takes numbers.
-    let _ = unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SET_FLAGS as _, SYNC_WAKE_UP) };
-}
-
-/// `struct seccomp_notif_addfd`.
-#[repr(C)]
-struct AddedDescriptor {
-    id: u64,
-    flags: u32,
-    source: u32,
-    number: u32,
-    number_flags: u32,
-}
-
-const NOTIF_ADDFD: u32 = 0x4018_2103; // _IOW('!', 3, struct seccomp_notif_addfd)
-
-/// Gives the caller a copy of a descriptor, and returns the number that it has there.
-pub fn add_descriptor(
-    listener: BorrowedFd<'_>,
-    id: u64,
-    descriptor: BorrowedFd<'_>,
-    close_on_exec: bool,
-) -> Result<i64> {
-    let number_flags = if close_on_exec { libc::O_CLOEXEC as u32 } else { 0 };
-    let source = descriptor.as_raw_fd() as u32;
-    let added = AddedDescriptor { id, flags: 0, source, number: 0, number_flags };
-    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives
-    // on this stack.
-    check(
-        unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ADDFD as _, ptr::from_ref(&added)) }
-            .into(),
-    )
-}
-
-/// The part of `struct pidfd_info` (linux/pidfd.h) that its first version has.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ProcessInfo {
-    pub mask: u64,
-    pub cgroup: u64,
-    pub pid: u32,
-    pub tgid: u32,
-    pub ppid: u32,
-    pub ruid: u32,
-    pub rgid: u32,
-    pub euid: u32,
-    rest: [u32; 6],
-}
-
-/// What the kernel knows about a thread (Linux 6.13).
-pub fn process_info(thread: u32) -> Result<ProcessInfo> {
-    const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
-    const PIDFD_GET_INFO: u32 = 0xC040_FF0B; // _IOWR(0xFF, 11, struct pidfd_info), 64 bytes
-    const WANTED_FIELDS: u64 = 0b11; // numbers, user
-    // SAFETY: takes numbers, makes a new descriptor.
-    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })? as i32;
-    // SAFETY: the kernel just made this descriptor, and no other value owns it.
-    let handle = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = ProcessInfo { mask: WANTED_FIELDS, ..ProcessInfo::default() };
-    // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no
-    // more.
-    check(
-        unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info)) }
-            .into(),
-    )?;
-    if info.mask & WANTED_FIELDS == WANTED_FIELDS { Ok(info) } else { Err(Errno::NOSYS) }
-}
-
-/// A pidfd of a thread. Before Linux 6.9 there is one of its process only.
-pub fn thread_handle(thread: u32) -> Result<OwnedFd> {
-    const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
-    // SAFETY: takes numbers, makes a new descriptor.
-    let open = |flags: u32| check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) });
-    let fd = match open(PIDFD_THREAD) {
-        Err(Errno::INVAL) => open(0)?,
-        fd => fd?,
-    };
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// The id here of a thread with the id `there` in another pid namespace (Linux 6.11).
-pub fn thread_from_namespace(namespace: BorrowedFd<'_>, there: u32) -> Result<u32> {
-    const NS_GET_PID_FROM_PIDNS: u32 = 0x8004_B706; // _IOR(0xb7, 6, int)
-    // SAFETY: takes numbers.
-    let here = check(
-        unsafe {
-            libc::ioctl(
-                namespace.as_raw_fd(),
-                NS_GET_PID_FROM_PIDNS as _,
-                libc::c_ulong::from(there),
-            )
-        }
-        .into(),
-    )?;
-    u32::try_from(here).map_err(|_| Errno::SRCH)
-}
-
-/// Takes a lease on a file that only this process has open, for writing. Another open waits until
-/// this process releases the lease, and sends it SIGIO. False: the kernel refuses it.
-pub fn take_lease(file: BorrowedFd<'_>) -> bool {
-    // SAFETY: takes numbers.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0 }
-}
-
-/// Releases a lease. The end of its descriptor does so too.
-pub fn release_lease(file: BorrowedFd<'_>) {
-    // SAFETY: takes numbers.
-    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-}
-
-/// Locks one byte of a file until the last copy of this descriptor is closed. False: another open
-/// file has locked it.
-pub fn lock_byte(file: BorrowedFd<'_>, at: u64) -> Result<bool> {
-    let lock = lock_of_byte(at);
-    // SAFETY: the kernel only reads the struct.
-    let locked = check(unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, ptr::from_ref(&lock)).into()
-    });
-    match locked {
-        Ok(_) => Ok(true),
-        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Has another open file locked this byte?
-pub fn is_byte_locked(file: BorrowedFd<'_>, at: u64) -> Result<bool> {
-    let mut lock = lock_of_byte(at);
-    // SAFETY: the kernel reads and writes the struct, which outlives the call.
-    check(unsafe {
-        libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, ptr::from_mut(&mut lock)).into()
-    })?;
-    Ok(i32::from(lock.l_type) != libc::F_UNLCK)
-}
-
-fn lock_of_byte(at: u64) -> libc::flock {
-    // SAFETY: a struct of numbers, for which zero is valid. The kernel wants a zero process id.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_WRLCK as _;
-    lock.l_whence = libc::SEEK_SET as _;
-    lock.l_start = at as _;
-    lock.l_len = 1;
-    lock
-}
-
-/// Does the thread or process of a pidfd still run?
-pub fn is_alive(handle: BorrowedFd<'_>) -> bool {
-    let mut ended = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
-    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut ended, Some(&none)) == Ok(0)
-}
-
 /// `struct open_how` in its first version.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -758,17 +429,6 @@ pub fn open_how(dir: i32, path: &CStr, how: OpenHow) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The soft limit of another process.
-pub fn resource_limit(thread: u32, resource: i32) -> Result<u64> {
-    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
-    let none: *const libc::rlimit64 = ptr::null();
-    // SAFETY: the kernel writes one struct, which lives on this stack.
-    check(unsafe {
-        libc::syscall(libc::SYS_prlimit64, thread, resource, none, ptr::from_mut(&mut limit))
-    })?;
-    Ok(limit.rlim_cur)
-}
-
 /// The user and the group of this thread for files, and nothing else.
 pub fn set_file_user(user: u32, group: u32) -> Result<()> {
     // These calls return the old number, whether they succeed or not. The largest number changes
@@ -783,53 +443,6 @@ pub fn set_file_user(user: u32, group: u32) -> Result<()> {
         true => Ok(()),
         false => Err(Errno::PERM),
     }
-}
-
-/// Sends a signal to one thread of a process.
-pub fn signal_thread(process: u32, thread: u32, signal: Signal) -> Result<()> {
-    // SAFETY: takes numbers.
-    check(unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal.as_raw()) }).map(drop)
-}
-
-/// True if this is the id of a process and not of one of its further threads.
-pub fn is_process(thread: u32) -> bool {
-    // SAFETY: takes numbers; signal 0 sends nothing.
-    check(unsafe { libc::syscall(libc::SYS_tgkill, thread, thread, 0) }).is_ok()
-}
-
-/// Copies ranges of another process's memory, each by its address, one after the other. Returns the
-/// number of bytes read, which can be less than the buffers hold.
-pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -> Result<usize> {
-    let theirs = pieces.each_ref().map(|(address, buffer)| libc::iovec {
-        iov_base: *address as usize as *mut c_void,
-        iov_len: buffer.len(),
-    });
-    let ours = pieces.map(|(_, buffer)| libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    });
-    // SAFETY: the kernel writes at most the length of each buffer, and the buffers outlive the
-    // call. The other addresses are only resolved in the other process.
-    let read = unsafe {
-        libc::process_vm_readv(
-            thread as i32,
-            ours.as_ptr(),
-            N as libc::c_ulong,
-            theirs.as_ptr(),
-            N as libc::c_ulong,
-            0,
-        )
-    };
-    check(read as libc::c_long).map(|read| read as usize)
-}
-
-/// Whether the kernel knows a SECCOMP_RET_* action.
-pub fn seccomp_knows(action: u32) -> bool {
-    // SAFETY: reads one u32 that lives on this stack.
-    check(unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, ptr::from_ref(&action))
-    })
-    .is_ok()
 }
 
 /// Any system call with plain numbers as arguments, to test how a filter treats it.
