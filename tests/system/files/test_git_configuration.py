@@ -79,6 +79,15 @@ REDIRECTS = {
         " mv .git/c .git/config"
     ),
     "a branch without its remote": Redirect(inside="git config --unset branch.main.remote"),
+    "a remote with the name of this repository": Redirect(
+        before="git config branch.main.remote .",
+        inside="git config remote...url https://evil.example",
+        shown="git ls-remote --get-url",
+    ),
+    "a remote with the name of a path": Redirect(
+        inside="git config remote.../other.git.url https://evil.example",
+        shown="git ls-remote --get-url ../other.git",
+    ),
     "the URL of a submodule": Redirect(
         inside="git config submodule.s.url https://evil.example; git config --unset submodule.s.url"
     ),

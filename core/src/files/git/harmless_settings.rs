@@ -99,8 +99,8 @@ fn remote_path<'v>(
     value: Option<&'v [u8]>,
 ) -> Option<&'v [u8]> {
     let is_remote = section.name == b"remote" && key == b"url";
-    let is_plain_name = section.subsection.as_deref().is_some_and(is_plain);
-    value.filter(|path| is_remote && is_plain_name && path.starts_with(b"/") && is_line(path))
+    let has_name = section.subsection.as_deref().is_some_and(is_remote_name);
+    value.filter(|path| is_remote && has_name && path.starts_with(b"/") && is_line(path))
 }
 
 /// Called with a section, a key in it, and the value.
@@ -296,10 +296,10 @@ pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> boo
             is_plain(text)
         }
         (b"color", None, b"ui") | (b"advice", None, _) => is_plain(text),
-        (b"remote", Some(name), b"url") => is_plain(name) && is_remote_url(text),
-        (b"remote", Some(name), b"fetch") => is_plain(name) && is_refspec(text),
+        (b"remote", Some(name), b"url") => is_remote_name(name) && is_remote_url(text),
+        (b"remote", Some(name), b"fetch") => is_remote_name(name) && is_refspec(text),
         (b"remote", Some(name), b"tagopt") => {
-            is_plain(name) && matches!(text, b"--tags" | b"--no-tags")
+            is_remote_name(name) && matches!(text, b"--tags" | b"--no-tags")
         }
         // A path would be a repository whose hooks `git push` runs.
         (b"branch", Some(_), b"remote") => is_plain(text) && !text.contains(&b'/') || text == b".",
@@ -325,6 +325,18 @@ fn is_plain(text: &[u8]) -> bool {
     text.first().is_some_and(|first| *first != b'-')
         && text.iter().all(letter)
         && !text.starts_with(b"/")
+}
+
+/// A name that `git remote add` accepts: a part of a ref. Another name can be that of a path which
+/// branches use, or which a person types: `.`, `../x`. Git would go to the remote in its place.
+fn is_remote_name(name: &[u8]) -> bool {
+    let is_part = |part: &[u8]| {
+        !part.is_empty()
+            && !part.starts_with(b".")
+            && !part.ends_with(b".lock")
+            && !part.windows(2).any(|pair| pair == b"..")
+    };
+    is_plain(name) && name.split(|byte| *byte == b'/').all(is_part)
 }
 
 /// A fetch writes its destination. Git takes other objects from `refs/replace`.
@@ -468,7 +480,7 @@ mod tests {
              \tfetch = +refs/heads/*:refs/remotes/origin/*\n\
              [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\trebase = true\n",
             "[remote \"o\"] url = git@github.com:a/b.git ; comment\n\
-             [remote \"p\"]url=ssh://git@host:22/x\n",
+             [remote \"p\"]url=ssh://git@host:22/x\n[remote \"team/x.y\"]\n\turl = https://x\n",
             "[branch \"we\\\\ird \\\"]\"]\n remote = .\n",
             "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\
              \tdefaultBranch = main\n",
@@ -507,6 +519,16 @@ mod tests {
             "[remote \"o\"]\n\turl = ../x\n",
             "[remote \"o\"]\n\turl = file:///x\n",
             "[remote \"o\"]\n\turl = evil:x\n",
+            "[remote \".\"]\n\turl = https://x\n",
+            "[remote \"..\"]\n\turl = https://x\n",
+            "[remote \"../x\"]\n\turl = https://x\n",
+            "[remote \"./x\"]\n\tfetch = +refs/heads/*:refs/remotes/x/*\n",
+            "[remote \"x/../y\"]\n\turl = https://x\n",
+            "[remote \"x/.\"]\n\turl = https://x\n",
+            "[remote \"x/\"]\n\turl = https://x\n",
+            "[remote \"x//y\"]\n\ttagOpt = --tags\n",
+            "[remote \"\"]\n\turl = https://x\n",
+            "[remote \"x.lock\"]\n\turl = https://x\n",
             "[remote \"o\"]\n\tuploadpack = evil\n",
             "[remote \"o\"]\n\tpushurl = https://x\n",
             "[remote \"o\"]\n\tfetch = x\n",
