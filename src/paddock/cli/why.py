@@ -22,7 +22,7 @@ from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.ask_host_table import LOOPBACK, judge_host
 from paddock.explain.exec_answer import answer_exec
-from paddock.explain.file_answer import FileAttempt, answer
+from paddock.explain.file_answer import FileAttempt, answer, judge_for
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http_routes import DOMAIN
@@ -101,7 +101,8 @@ def _path(options: argparse.Namespace) -> int:
     origin = Origin.of_process()
     path = _absolute(options.path, origin)
     prepared = prepare(request_of(options, command=None), origin)
-    answered = answer(prepared.plan, path, operation, to_make=prepared.to_make())
+    judge = judge_for(prepared.plan, to_make=prepared.to_make())
+    answered = answer(prepared.plan, path, operation, judge)
     judgement, attempt = answered.judgement, answered.attempt
     if options.json:
         say(

@@ -55,10 +55,9 @@ def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
     return Judge(plan, covers=covers_of(plan).covers, to_make=to_make)
 
 
-def answer(
-    plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()
-) -> FileAnswer:
-    judgement = judge_for(plan, to_make=to_make)(path, operation)
+def answer(plan: Plan, path: str, operation: Operation, judge: Judge) -> FileAnswer:
+    """``judge``: the result of ``judge_for``. It takes a while, and serves many answers."""
+    judgement = judge(path, operation)
     # An attempt has no init, so it says nothing about a name that init judges.
     attempt = _UNTRIED if judgement.by_init else _try(plan, path, operation)
     _agree(judgement, attempt, path)

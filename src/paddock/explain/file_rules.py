@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 import stat
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 
 from paddock.errors import PolicyError
 from paddock.explain.name_rules import NameRules, protected_reason
@@ -98,9 +99,10 @@ class Judge:
         self._unwritable = {os.path.realpath(name): name for name in plan.files.unwritable}
         self._granted: dict[str, list[PathGrant]] = defaultdict(list)
         self._rules: dict[Identity, list[PathGrant]] = defaultdict(list)
+        resolved_paths = cache(_resolved_paths)  # most grants exclude the same
         for grant in plan.files.grants:
             self._granted[os.path.realpath(grant.path)].append(grant)
-            for identity in _ruled(plan, plan.files, grant):
+            for identity in _ruled(plan, plan.files, grant, resolved_paths):
                 self._rules[identity].append(grant)
         self._leading = {
             above for granted in self._granted for above in _upwards(os.path.dirname(granted))
@@ -509,7 +511,12 @@ def _rights(plan: Plan, grant: PathGrant) -> set[str]:
     return set(ACCESS["allow"] if grant.access in WRITES else ACCESS["read"] | ACCESS[grant.access])
 
 
-def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
+def _ruled(
+    plan: Plan,
+    files: Files,
+    grant: PathGrant,
+    resolved_paths_of: Callable[[str], tuple[ResolvedPath, ...]],
+) -> Iterator[Identity]:
     """The objects that get the rules of a grant: its path, or, around denied paths, their siblings
     on each level (core/src/sandbox/landlock/mod.rs).
     """
@@ -520,7 +527,7 @@ def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
     if own.object is None:
         return
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
-    resolved_paths = [resolved for name in sorted(closed) for resolved in _resolved_paths(name)]
+    resolved_paths = [resolved for name in sorted(closed) for resolved in resolved_paths_of(name)]
     if any(
         resolved.object in (own.object, *own.above)
         for resolved in resolved_paths

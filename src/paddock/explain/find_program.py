@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
-from paddock.explain.file_answer import answer
-from paddock.explain.file_rules import Operation
+from paddock.explain.file_answer import answer, judge_for
+from paddock.explain.file_rules import Judge, Operation
 from paddock.frozen import dataclass
 from paddock.plan import Plan
 from paddock.plan.plan import EnvironmentRules
@@ -35,6 +35,12 @@ def locate(
     plan: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
 ) -> LocatedProgram | None:
     """The program of a command, as a shell in ``directory`` inside the sandbox finds it."""
+    return _locate(plan, judge_for(plan), words, directory, environ)
+
+
+def _locate(
+    plan: Plan, judge: Judge, words: Sequence[str], directory: str, environ: Mapping[str, str]
+) -> LocatedProgram | None:
     name = words[0]
     searched = "/" not in name
     path = _search_path(plan.environment, environ)
@@ -45,16 +51,16 @@ def locate(
         else [name]
     ):
         # Entering the sandbox enters the working directory, so an error there is raised here.
-        own = _failure(plan, os.path.join(directory, candidate), searched=searched)
+        own = _failure(plan, judge, os.path.join(directory, candidate), searched=searched)
         if own == errno.ENOENT:
             continue
         judged = judge_exec(plan, Exec(path=candidate, argv=tuple(words), cwd=directory))
-        others = (_failure(plan, os.path.join(directory, needed)) for needed in judged.needs)
+        others = (_failure(plan, judge, os.path.join(directory, needed)) for needed in judged.needs)
         failure = own or next(filter(None, others), None) or judged.failure
         if failure == errno.ENOEXEC and candidate != _SHELL:
             # As execvp(3) and every shell do: a file that is not a program is run as a shell
             # script.
-            return locate(plan, [_SHELL, candidate, *words[1:]], directory, environ)
+            return _locate(plan, judge, [_SHELL, candidate, *words[1:]], directory, environ)
         if failure is None and not _is_denied(judged):
             return LocatedProgram(path=candidate, failure=None, judged=judged)
         # A file that may not be executed does not end the search, whatever refuses it.
@@ -67,11 +73,11 @@ def _is_denied(judged: JudgedExec) -> bool:
     return judged.decision is not None and judged.decision.action is Action.DENY
 
 
-def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
+def _failure(plan: Plan, judge: Judge, path: str, *, searched: bool = False) -> int | None:
     """The errno of execve(2) for one file, as far as it can be known without executing it; None: it
     starts.
     """
-    answered = answer(plan, path, Operation.EXEC)
+    answered = answer(plan, path, Operation.EXEC, judge)
     if answered.attempt.outcome == "missing":
         return errno.ENOENT
     if not answered.allowed:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from enum import Enum
+from functools import cache
 from typing import Any
 
 from paddock.core.canonical import canonical
@@ -485,16 +486,20 @@ def _source_text(file: str, line: int | None) -> str:
     return file if line is None else f"{file}:{line}"
 
 
-def _jsonable(value: object) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        # A trailing underscore only avoids a Python keyword: pass_, except_.
-        return {
-            field.name.rstrip("_"): _jsonable(getattr(value, field.name)) for field in fields(value)
-        }
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, str | int | None):  # most values, so the first question
+        return value
+    if isinstance(value, tuple):
+        return [_jsonable(inner) for inner in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):
         return {key: _jsonable(inner) for key, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_jsonable(inner) for inner in value]
-    return value
+    return {key: _jsonable(getattr(value, name)) for key, name in _keys(value.__class__)}
+
+
+@cache
+def _keys(kind: type) -> tuple[tuple[str, str], ...]:
+    """Each key of an object in JSON, with the field that has its value."""
+    # A trailing underscore only avoids a Python keyword: pass_, except_.
+    return tuple((field.name.rstrip("_"), field.name) for field in fields(kind))
