@@ -42,26 +42,33 @@ struct Entries {
 
 /// Does the index have a path below a directory? None: the index does not have this format.
 pub fn has_path_below(index: &[u8], hash: usize, dir: &[u8]) -> Option<bool> {
-    let body = index.get(..index.len().checked_sub(hash)?)?;
     let mut is_found = false;
-    entries_end(body, hash, &mut |path| {
+    see_paths(index, hash, &mut |path| {
         is_found |= path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
     })?;
     Some(is_found)
 }
 
-/// The directories that have files, without the top. None: the index does not have this format.
-pub fn directories(index: &[u8], hash: usize) -> Option<BTreeSet<Vec<u8>>> {
+/// None: the index does not have this format, or it has entries in another file.
+fn see_paths(index: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<()> {
     let body = index.get(..index.len().checked_sub(hash)?)?;
+    let (end, entries) = entries_end(body, hash, see)?;
+    extensions_are_known(body, end, &entries.starts, hash)?.then_some(())
+}
+
+/// The directories that have files. The top has an empty path. None: the index does not have this
+/// format.
+pub fn directories(index: &[u8], hash: usize) -> Option<BTreeSet<Vec<u8>>> {
     let mut found = BTreeSet::new();
-    entries_end(body, hash, &mut |path| {
+    see_paths(index, hash, &mut |path| {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes.rev() {
             // Then those above it are known too.
             if !found.insert(path[..end].to_vec()) {
-                break;
+                return;
             }
         }
+        found.insert(Vec::new());
     })?;
     Some(found)
 }
@@ -361,6 +368,16 @@ mod tests {
             assert_eq!(has_path_below(&index, 20, dir.as_bytes()), Some(expected), "{dir}");
         }
         assert_eq!(has_path_below(b"DIRC", 20, b"src"), None);
+    }
+
+    #[test]
+    fn directories_with_files_are_found() {
+        let found = |index: &[u8]| directories(index, 20).map(|dirs| dirs.into_iter().collect());
+        let dirs: Vec<Vec<u8>> = ["", "a", "a/b"].map(Into::into).to_vec();
+        assert_eq!(found(&index(2, "a/b/c", 20, b"")), Some(dirs));
+        assert_eq!(found(&index(2, "c", 20, b"")), Some(vec![Vec::new()]));
+        // The other entries are in another file.
+        assert_eq!(found(&index(2, "c", 20, b"link\0\0\0\0")), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod git_table;
 mod harmless_settings;
 mod index;
 mod kept_settings;
+mod outer_files;
 mod packed_refs;
 mod recognise_git_dirs;
 mod refs;
@@ -29,6 +30,7 @@ use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use kept_settings::{ConfigFile, first_redirected};
+pub use outer_files::{OuterFiles, above_tree, of_git_file};
 pub use recognise_git_dirs::{KnownGitDirs, is_git_name, parent as parent_of};
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
@@ -357,7 +359,7 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
 /// Does a repository above this directory have files in it? A new repository here would take its
 /// place. A repository that can not be read counts as yes, because the command can take the right
 /// away for a moment. Only Landlock's own refusal counts as no: then the repository lies outside of
-/// the grants. If the index is away for a moment, [`takes_files_of_repository`] does not let it back.
+/// the grants, and [`OuterFiles`] has its directories. If the index is away for a moment, [`takes_files_of_repository`] does not let it back.
 pub fn holds_tracked_files(dir: &[u8]) -> bool {
     let mut top = recognise_git_dirs::parent(dir);
     while !top.is_empty() {
@@ -378,18 +380,14 @@ pub fn holds_tracked_files(dir: &[u8]) -> bool {
             }
             Err(_) => return true,
         };
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let index = [&git_dir[..], b"/index"].concat();
-        let mut content = Vec::new();
-        let read = rustix::fs::open(&index[..], flags, Mode::empty())
-            .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content));
-        return match read {
+        return match read_index(&git_dir) {
             Err(Errno::NOENT | Errno::NOTDIR) => false,
             // Landlock does not judge lstat(2).
             Err(Errno::ACCESS) => !rustix::fs::lstat(index)
                 .is_ok_and(|stat| Mode::from_raw_mode(stat.st_mode).contains(Mode::RUSR)),
             Err(_) => true,
-            Ok(_) => hash_bytes(&git_dir)
+            Ok(content) => hash_bytes(&git_dir)
                 .and_then(|hash| index::has_path_below(&content, hash, &dir[top.len() + 1..]))
                 .unwrap_or(true),
         };
@@ -404,19 +402,24 @@ pub fn takes_files_of_repository(git_dir: &[u8], index: &[u8]) -> bool {
     let Some(hash) = hash_bytes(git_dir) else { return true };
     let has_repository = |dir: &[u8]| {
         let inner = [&top[..], b"/", dir, b"/.git"].concat();
-        !matches!(rustix::fs::lstat(inner), Err(Errno::NOENT | Errno::NOTDIR))
+        // The top has the repository itself.
+        !dir.is_empty() && !matches!(rustix::fs::lstat(inner), Err(Errno::NOENT | Errno::NOTDIR))
     };
     let Some(dirs) = index::directories(index, hash) else { return true };
     let inner: Vec<_> = dirs.into_iter().filter(|dir| has_repository(dir)).collect();
     if inner.is_empty() {
         return false;
     }
-    let mut current = Vec::new();
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let read = rustix::fs::open([git_dir, b"/index"].concat(), flags, Mode::empty())
-        .and_then(|file| read_open(file.as_fd(), MAX_INDEX_BYTES, &mut current));
+    let Ok(current) = read_index(git_dir) else { return true };
     let has_now = |dir: &Vec<u8>| index::has_path_below(&current, hash, dir) == Some(true);
-    read.is_err() || !inner.iter().all(has_now)
+    !inner.iter().all(has_now)
+}
+
+fn read_index(git_dir: &[u8]) -> Result<Vec<u8>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open([git_dir, b"/index"].concat(), flags, Mode::empty())?;
+    let mut content = Vec::new();
+    read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content).map(|()| content)
 }
 
 /// The work tree of a `.git` directory, or of a linked work tree's entry.

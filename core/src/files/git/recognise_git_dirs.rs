@@ -7,7 +7,7 @@
 
 use crate::files::patterns::case_fold;
 
-use super::{Role, git_table};
+use super::{OuterFiles, Role, git_table};
 
 /// So many entries of linked work trees are remembered. Further `.git` files are refused.
 const MAX_NAMED_PATHS: usize = 4096;
@@ -18,6 +18,8 @@ pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
     /// Entries that a `.git` file of a linked work tree names.
     named_paths: Vec<Vec<u8>>,
+    /// Directories in which a repository outside of the trees has files.
+    pub outer: OuterFiles,
 }
 
 /// The kind of git directory that contains a path.

@@ -16,6 +16,10 @@ pub struct AddedNames {
     git: Vec<Text>,
     /// Paths that git's own files name.
     named: Vec<Text>,
+    /// Directories in which a repository outside of the trees has files.
+    outer: Vec<Text>,
+    /// Trees below a repository that can not be read.
+    unread: Vec<Text>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -69,6 +73,10 @@ impl AddedNames {
         writer::list(out, names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"named\":");
         writer::list(out, names.git.named_paths(), |out, path| text(out, path));
+        out.push_str(",\"outer\":");
+        writer::list(out, names.git.outer.dirs(), |out, path| text(out, path));
+        out.push_str(",\"unread\":");
+        writer::list(out, names.git.outer.unread(), |out, path| text(out, path));
         out.push('}');
     }
 
@@ -87,6 +95,12 @@ impl AddedNames {
         }
         for path in &self.named {
             names.git.add_named_path(path.as_bytes());
+        }
+        for path in &self.outer {
+            names.git.outer.add_dir(path.as_bytes());
+        }
+        for path in &self.unread {
+            names.git.outer.add_unread(path.as_bytes());
         }
         names.settle().map(drop)
     }

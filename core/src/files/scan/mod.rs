@@ -86,11 +86,16 @@ pub fn scan_trees<E: From<WalkError>>(
     let mut reopened = ReopenedDirs::default();
     let mut scanner;
     let mut rounds = 0;
+    let is_seen = |path: &[u8]| {
+        let path = Text::from_bytes(path.to_vec()).ok().and_then(|path| AbsPath::new(path).ok());
+        path.is_some_and(|path| roots.tree_of(&path).is_some())
+    };
     if names.guards_git {
         for tree in roots.trees.iter().filter(|tree| tree.writable) {
             for path in git::directories_above(&tree.path).map_err(WalkError::from)? {
                 names.add_git_directory(&path).map_err(WalkError::from)?;
             }
+            names.git.outer.extend(git::above_tree(tree.path.as_bytes(), &is_seen));
         }
         names.settle().map_err(WalkError::from)?;
     }
@@ -120,11 +125,14 @@ pub fn scan_trees<E: From<WalkError>>(
             return Err(WalkError::Links { path: last }.into());
         }
     }
-    let Scanner { mut found, pins, mut linked, trusted, .. } = scanner;
+    let Scanner { mut found, pins, mut linked, trusted, git_files, .. } = scanner;
     for path in &trusted.named {
         if !names.git.add_named_path(path) {
             return Err(WalkError::from(NamePatternsError::TooMany(trusted.named.len())).into());
         }
+    }
+    for top in &git_files {
+        names.git.outer.extend(git::of_git_file(top, &is_seen));
     }
     for base in trusted.bases {
         found.covers.extend(pins_to(roots, base)?);
@@ -285,6 +293,8 @@ struct Scanner<'e, 'f, E> {
     trusted: TrustedPaths,
     /// Directories that are git's by their parts.
     git: Vec<Vec<u8>>,
+    /// Directories with a `.git` file.
+    git_files: Vec<Vec<u8>>,
     /// Bytes of the paths that were found.
     stored_path_bytes: usize,
 }
@@ -296,7 +306,7 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
         reopened: &'e mut ReopenedDirs,
     ) -> Scanner<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (trusted, git) = (TrustedPaths::default(), Vec::new());
+        let (trusted, git, git_files) = (TrustedPaths::default(), Vec::new(), Vec::new());
         Scanner {
             guards_git,
             enter,
@@ -307,6 +317,7 @@ impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
             linked,
             trusted,
             git,
+            git_files,
             stored_path_bytes: 0,
         }
     }
@@ -433,7 +444,12 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&git::whole_path(dir)[..], b"/", name].concat();
-                let trusted = match names.git.role(&whole).filter(|_| dir.tree.writable) {
+                let role = names.git.role(&whole).filter(|_| dir.tree.writable);
+                if role == Some(Role::GitFile) {
+                    walk::count_stored_path(&mut self.stored_path_bytes, &whole)?;
+                    self.git_files.push(git::whole_path(dir));
+                }
+                let trusted = match role {
                     Some(Role::Config) => git::trusted_paths_of_config(dir, entry.name),
                     Some(Role::GitFile) => match git::trusted_paths_of_git_file(dir, entry.name) {
                         // Git does not trust a file that it can not read. In the trees the file is

@@ -452,7 +452,11 @@ impl WriteJudge {
         file_type == FileType::Directory
             && self.names.guards_git
             && self.names.is_git(name, false)
-            && git::holds_tracked_files(dir)
+            && self.holds_tracked_files(dir)
+    }
+
+    fn holds_tracked_files(&self, dir: &[u8]) -> bool {
+        self.names.git.outer.has(dir) || git::holds_tracked_files(dir)
     }
 
     /// Is it one of the names by which git knows a repository of another name than `.git`? Without
@@ -566,7 +570,7 @@ impl WriteJudge {
             Role::CommonDir if git::changes_hashes_by_common_dir(dir, Some(content)) => false,
             _ if content.is_empty() => true,
             // Git would find this repository in the place of the one that has the files here.
-            Role::GitFile if git::holds_tracked_files(dir) => false,
+            Role::GitFile if self.holds_tracked_files(dir) => false,
             Role::GitFile => self.leads_to_own_work_tree(dir, content),
             Role::Index | Role::SharedIndex if git::takes_files_of_repository(dir, content) => {
                 false

@@ -47,7 +47,9 @@ impl ScannedNames {
         let mut out = String::from("{\"names\":");
         match names {
             Some(names) => AddedNames::write(names, &mut out),
-            None => out.push_str("{\"added\":[],\"git\":[],\"named\":[]}"),
+            None => {
+                out.push_str("{\"added\":[],\"git\":[],\"named\":[],\"outer\":[],\"unread\":[]}")
+            }
         }
         out.push_str(",\"pinned\":");
         writer::list(&mut out, &found.pinned, |out, path| {
@@ -143,6 +145,8 @@ mod tests {
         let mut names = NamePatterns::new(&[], &[], &[], &[]).unwrap();
         names.add_path(NameRule::Protect, b"/w/\xff");
         names.add_git_directory(b"/w/bare").unwrap();
+        names.git.outer.add_dir(b"/w/src");
+        names.git.outer.add_unread(b"/x");
         let pinned = vec![b"/w/b".to_vec()];
         let flagged = vec![b"/w/rules".to_vec()];
         let found = FoundObjects::new(pinned, vec![Identity::from((1, u64::MAX))], flagged);
@@ -155,6 +159,7 @@ mod tests {
         read.names.apply(&mut other).unwrap();
         assert_eq!(other.added(), names.added());
         assert_eq!(other.git.directories(), names.git.directories());
+        assert!(other.git.outer.has(b"/w/src") && other.git.outer.has(b"/x/y"));
         let none = ScannedNames::write(None, &FoundObjects::default());
         assert!(reader::from_slice::<ScannedNames>(none.as_bytes()).is_ok());
     }
