@@ -41,6 +41,7 @@ from paddock.plan.widened import widened
 from paddock.policy import Origin, Request
 from paddock.policy.command_line import GrantFlag
 from paddock.policy.model import Access, Action, Tier
+from paddock.policy.trust.workspace_path import resolved_workspace
 
 _MAX_COMPLAINT_BYTES = 64 * 1024  # bytes of the core's messages
 
@@ -67,7 +68,7 @@ class SandboxExecutor:
     ) -> None:
         self._request = request
         self._environ = environ
-        self.workspace = os.path.realpath(workspace)
+        self.workspace = resolved_workspace(workspace, Origin.of_process().writable_history)
         self._approver = approver
         self._shell = shell_here() if shell is None else tuple(shell)
         self.dialect = dialect_of(self._shell)
@@ -226,6 +227,13 @@ class SandboxExecutor:
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):
             raise NotStarted(f"{self.workspace} is not a directory", failure=Failure.NO_DIRECTORY)
+        origin = Origin.of_process()
+        if resolved_workspace(self.workspace, origin.writable_history) != self.workspace:
+            raise NotStarted(
+                f"the workspace {self.workspace} now leads through a symlink",
+                failure=Failure.NO_DIRECTORY,
+                hint="start a new session in the directory that you want",
+            )
         grant = GrantFlag(
             access=Access.EXEC,
             pattern=core.program(),
@@ -234,7 +242,7 @@ class SandboxExecutor:
         request = replace(
             self._request, grants=(*self._request.grants, grant), command=self._shell[0]
         )
-        prepared = prepare(request, replace(Origin.of_process(), cwd=self.workspace), to_run=True)
+        prepared = prepare(request, replace(origin, cwd=self.workspace), to_run=True)
         return replace(prepared, plan=_with_exec_server(prepared.plan))
 
     def _start(

@@ -19,7 +19,7 @@ exec rules and in protected patterns, directories that a grant created, the path
 finds Paddock, git directories; by their object and who may write it; the root directory, which
 differs in a container
 
-- variables: those that patterns used
+- variables: those that patterns used, and PWD
 
 The availability of namespaces is not among them, and no file shows it. A plan of the full tier that
 can not be applied any more stops by itself. A plan of the landlock tier that was not requested is
@@ -55,6 +55,7 @@ from paddock.version import __version__
 
 MemoFacts = list[int] | None  # None: the object does not exist
 
+PWD = "PWD"  # the path that led here; policy/trust/workspace_path.py asks for links on it
 MAX_KEPT_PLANS = 64  # more would be leftovers of unused directories and options
 
 
@@ -163,7 +164,7 @@ class Memo:
                 "contents": {**self.before, **others, **read, **stores},
                 "places": directories,
                 "variables": {
-                    name: self.origin.environ.get(name) for name in sorted(consulted.names)
+                    name: self.origin.environ.get(name) for name in sorted({*consulted.names, PWD})
                 },
                 "plan": plan.canonical().decode("ascii"),
             }

@@ -24,6 +24,7 @@ from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.policy import Origin, Request
 from paddock.policy.formats.agent_config import configured
 from paddock.policy.model import Tier
+from paddock.policy.trust.workspace_path import resolved_workspace
 from paddock.session import shutdown
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
@@ -71,7 +72,7 @@ class Sandbox:
             audit_dir=None if journal is None else os.path.abspath(journal),
             command="/bin/sh",
         )
-        self.workspace = os.path.realpath(workspace)
+        self.workspace = resolved_workspace(workspace, Origin.of_process().writable_history)
         self._worktree = worktree
         self._own_executor = executor
         self._exec_cwd = exec_cwd

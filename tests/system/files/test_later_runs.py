@@ -130,6 +130,59 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
     assert 0 not in [ended.get(session) for session in stood], "a refused run has no end"
 
 
+_SESSION = """
+import asyncio, sys
+from paddock import *
+from paddock.policy.model import Tier
+
+def told(act):
+    try:
+        print(act().stdout)
+    except UsageError as error:
+        print(error)
+
+read, place = ["cat", "secret.txt"], sys.argv[1]
+options = dict(profile="ai-agent", tier=Tier(sys.argv[2]))
+
+async def session():
+    async with Sandbox(workspace=place, **options) as box:
+        return await box.run(read)
+
+told(lambda: run_sync(read, workspace=place, **options))
+told(lambda: asyncio.run(session()))
+"""
+
+
+def test_a_workspace_that_a_run_replaced_by_a_link_is_not_worked_in(
+    sandbox: SandboxRunner,
+) -> None:
+    """A link in $PWD too: the directory behind it would become the workspace."""
+    tree, name = sandbox.tree, "sub"
+    link = tree.make(tree.project / name)
+    swap = f"rmdir {name} && ln -s {tree.outside} {name}"
+    assert sandbox.inside(["sh", "-c", swap]).exit_code == 0
+    start = f'"$0" run --tier {sandbox.tier} --profile ai-agent -- cat secret.txt'
+    paddock_here = sandbox.installation.paddock
+    words: list[Word] = ["sh", "-c", f"cd {link} && {start}", paddock_here]
+    real: list[Word] = ["sh", "-c", f"cd {tree.outside} && {start}", paddock_here]
+    refused = f"leads through the symlink {link}, which a sandboxed command could have made"
+    python = sandbox.installation.root / "bin" / "python"
+    session: list[Word] = [python, "-c", _SESSION, link, str(sandbox.tier)]
+    for _ in range(2):  # the second time with a stored plan for the real directory
+        run = sandbox.tester.run(words, cwd=tree.project)
+        assert run.exit_code == 125, run
+        assert refused in run.stderr, run
+        sessions = sandbox.tester.run(session, cwd=tree.root)
+        assert sessions.stdout.count(refused) == 2, sessions
+        assert SECRET not in run.stdout + sessions.stdout
+        assert sandbox.tester.run(real, cwd=tree.project).stdout == f"{SECRET}\n"
+    assert sandbox.outside(["cat", link / "secret.txt"]).stdout == f"{SECRET}\n"
+    link.unlink()
+    tree.make(link)
+    tree.put(link / "secret.txt", "own")
+    assert sandbox.tester.run(session, cwd=tree.root).stdout.split() == ["own", "own"]
+
+
 def test_a_policy_beside_the_work_cannot_rewrite_itself(sandbox: SandboxRunner) -> None:
     file = sandbox.tree.put(
         sandbox.tree.project / "p.toml",

@@ -16,6 +16,7 @@ from paddock.errors import UsageError
 from paddock.frozen import dataclass
 from paddock.policy.trust.journal_history import EMPTY_JOURNAL_HISTORY, JournalHistory
 from paddock.policy.trust.trusted_list import TrustedList
+from paddock.policy.trust.workspace_path import current_directory, require_honest_cwd
 from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
@@ -63,38 +64,24 @@ class Origin:
         else:
             user, gid = entry.pw_name, entry.pw_gid
             home = checked_home(entry.pw_dir, uid, said_by="the passwd entry")
+        cwd = current_directory()
+        history = WritableHistory.read(state_dir_of(home))
+        require_honest_cwd(cwd, os.environ, history)
         return cls(
-            cwd=current_directory(),
+            cwd=cwd,
             uid=uid,
             gid=gid,
             user=user,
             home=home,
             environ=dict(os.environ),
             trusted=TrustedList.read(state_dir_of(home), uid),
-            writable_history=WritableHistory.read(state_dir_of(home)),
+            writable_history=history,
             journals=JournalHistory.read(state_dir_of(home)),
         )
 
 
 def state_dir_of(home: str) -> str:
     return f"{home}/.local/state/paddock"
-
-
-def current_directory() -> str:
-    try:
-        cwd = os.getcwd()
-    except FileNotFoundError:
-        raise UsageError(
-            "the current directory no longer exists",
-            hint="change to a directory that exists, then try again",
-        ) from None
-    except OSError as error:
-        raise UsageError(
-            f"cannot get the path of the current directory: {error.strerror}"
-        ) from None
-    if not cwd.startswith("/"):
-        raise UsageError(f"the current directory lies outside this mount namespace: {cwd!r}")
-    return cwd
 
 
 def checked_home(home: str, uid: int, *, said_by: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.trust.origin import checked_home, current_directory
+from paddock.policy.trust.origin import checked_home
 
 
 def passwd(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
@@ -86,23 +86,3 @@ def test_a_home_that_is_not_there_is_no_danger() -> None:
         checked_home("/nonexistent/home", os.getuid(), said_by="the passwd entry")
         == "/nonexistent/home"
     )
-
-
-def test_a_deleted_current_directory_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    assert current_directory() == str(gone)
-    gone.rmdir()
-    with pytest.raises(UsageError, match="no longer exists"):
-        current_directory()
-
-
-def test_a_current_directory_outside_the_mounts_is_an_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "getcwd", lambda: "(unreachable)/x")
-    with pytest.raises(UsageError, match="outside this mount namespace"):
-        current_directory()
