@@ -250,12 +250,13 @@ def test_without_an_engine_no_command_runs(tmp_path: Path) -> None:
 
 def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: Path) -> None:
     """H-048"""
-    client = tmp_path / "engine"
+    client, work = tmp_path / "engine", tmp_path / "work"
+    work.mkdir()
     client.write_text(f'#!/bin/sh\nexec {" ".join(engine.words)} "$@"\n')
     client.chmod(0o755)
 
     async def scene() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        executor = ContainerExecutor(IMAGE, workspace=tmp_path, engine=str(client), options=OPTIONS)
+        executor = ContainerExecutor(IMAGE, workspace=work, engine=str(client), options=OPTIONS)
         output = (await run(executor, "echo up")).stdout
         client.write_text("#!/bin/sh\necho broken >&2; exit 125\n")
         return output, await executor.dispose(), await executor.dispose()
@@ -272,7 +273,8 @@ def test_an_engine_that_disappears_is_an_error_result(engine: Engine, tmp_path: 
 
 def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
     """H-040 H-051: a docker that records its arguments and does nothing."""
-    docker = tmp_path / "docker"
+    docker, work = tmp_path / "docker", tmp_path / "work"
+    work.mkdir()
     docker.write_text(
         f"#!{sys.executable}\n"
         "import json, sys\n"
@@ -282,7 +284,7 @@ def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
     docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
 
     async def scene() -> str:
-        executor = ContainerExecutor("image", workspace=tmp_path, engine=str(docker))
+        executor = ContainerExecutor("image", workspace=work, engine=str(docker))
         await run(executor, "exit 0", cwd="sub", env={"A": "x"})
         await executor.dispose()
         return executor.container
@@ -294,7 +296,7 @@ def test_docker_gets_the_same_arguments(tmp_path: Path) -> None:
     assert reported["run"] == [
         "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user",
         user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none",
-        "--memory", "4096m", "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir",
+        "--memory", "4096m", "--pids-limit", "1024", "--volume", f"{work}:/work", "--workdir",
         "/work", "image", "sh", "-c",
         "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip

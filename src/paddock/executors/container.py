@@ -26,8 +26,7 @@ from paddock.executors.container_covers import (
     volumes,
 )
 from paddock.executors.exec_server import ExecServerProcess
-from paddock.executors.host import HostExecutor
-from paddock.executors.host_program import find_host_program
+from paddock.executors.host_program import HostClient
 from paddock.executors.interface import (
     FIND_SHELL,
     CommandLine,
@@ -42,7 +41,8 @@ from paddock.executors.interface import (
 from paddock.executors.orphan_containers import LABEL, owner, remove_left
 from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.run import run
-from paddock.policy import Request
+from paddock.policy import Origin, Request
+from paddock.policy.trust.workspace_path import resolved_workspace
 from paddock.shell.dialect import Dialect
 
 ENGINES = ("podman", "docker")
@@ -100,21 +100,25 @@ class ContainerExecutor:
         shell: Sequence[str] | None = None,
         request: Request | None = None,
     ) -> None:
-        self._program = find_host_program(ENGINES if engine is None else (engine,), _PASSED)
-        self.name = f"container: {os.path.basename(self._program.path)}"
+        self._workspace = resolved_workspace(workspace, Origin.of_process().writable_history)
+        # If this process is killed, the engine removes the container by child processes of its
+        # client.
+        self._client = HostClient(
+            ENGINES if engine is None else (engine,),
+            _PASSED,
+            writable=(self._workspace,),
+            grace_s=_REMOVE_TIMEOUT_S,
+        )
+        self.name = f"container: {self._client.name}"
         self.container = f"paddock-{secrets.token_hex(6)}"
-        self._engine = (self._program.path, *engine_options)
+        self._engine = tuple(engine_options)
         self._image = image
-        self._workspace = os.path.realpath(workspace)
         self._exec_cwd = exec_cwd
         self._options = tuple(options)
         self._env = {"PATH": PATH, "HOME": exec_cwd, **checked_environment(env)}
         self._network = network
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
         self._shell = None if shell is None else tuple(shell)
-        # If this process is killed, the engine removes the container by child processes of its
-        # client.
-        self._client = HostExecutor(cwd="/", env=self._program.environ, grace_s=_REMOVE_TIMEOUT_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
         self._covered: CoveredNames | None = None
         self._empty: tempfile.TemporaryDirectory[str] | None = None
@@ -267,7 +271,6 @@ class ContainerExecutor:
                 raise NotStarted(
                     f"container {self.container} has ended", failure=Failure.UNAVAILABLE
                 )
-            self._program.require_startable()
             self._first = await self._start()
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 
@@ -284,7 +287,7 @@ class ContainerExecutor:
         argv = [*self._engine, "run", "--rm", "--interactive", "--name", self.container]
         argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
         argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
-        if os.path.basename(self._engine[0]) == "podman" and os.getuid() != 0:
+        if self._client.name == "podman" and os.getuid() != 0:
             argv += ["--userns", "keep-id"]  # otherwise root owns the caller's files inside
         argv += [
             "--volume",

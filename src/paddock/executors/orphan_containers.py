@@ -49,8 +49,8 @@ def is_dead(name: str) -> bool:
 
 
 async def remove_left(client: CommandExecutor, engine: Sequence[str]) -> tuple[str, ...]:
-    """Removes the containers of dead owners and returns their names. ``engine``: the client with
-    its options.
+    """Removes the containers of dead owners and returns their names. ``client`` starts the engine's
+    client; ``engine``: its options.
     """
     listed = await run(
         client,

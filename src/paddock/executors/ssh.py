@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from paddock.executors.exec_server import ExecServerProcess
-from paddock.executors.host import HostExecutor
-from paddock.executors.host_program import find_host_program
+from paddock.executors.host_program import HostClient
 from paddock.executors.interface import (
     FIND_SHELL,
     CommandLine,
@@ -84,8 +83,7 @@ class SshExecutor:
         self._options = tuple(options)
         self._env = checked_environment(env)
         self._shell = None if shell is None else tuple(shell)
-        self._program = find_host_program(("ssh",), _PASSED)
-        self._client = HostExecutor(cwd="/", env=self._program.environ)
+        self._client = HostClient(("ssh",), _PASSED)
         self._directory = make_private_dir("paddock-ssh-")
         self._session = new_mark()
         self._starting = asyncio.Lock()
@@ -111,7 +109,6 @@ class SshExecutor:
         async with self._starting:
             master = await self._free()
             argv = [
-                self._program.path,
                 *master.options,
                 "-tt" if tty else "-T",
                 self._destination,
@@ -170,7 +167,7 @@ class SshExecutor:
         """On any connection: one session more than commands may use is reserved for this."""
         for master in self._masters:
             remote = ["-T", self._destination, "--", signalling(mark, number)]
-            argv = [self._program.path, *master.options, *remote]
+            argv = [*master.options, *remote]
             if (
                 master.process.returncode is None
                 and (await run(self._client, argv, timeout_s=_CONNECT_TIMEOUT_S)).ok
@@ -197,10 +194,8 @@ class SshExecutor:
         return master
 
     async def _connect(self, path: str, options: Sequence[str]) -> ExecServerProcess:
-        self._program.require_startable()
-        ssh = [self._program.path, *options]
-        master = await self._client.spawn([*ssh, "-M", "-N", "-T", self._destination])
-        check = [*ssh, "-O", "check", self._destination]
+        master = await self._client.spawn([*options, "-M", "-N", "-T", self._destination])
+        check = [*options, "-O", "check", self._destination]
         assert master.stderr is not None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):

@@ -96,3 +96,57 @@ def test_no_executor_starts_a_planted_program(programs: Programs, name: str) -> 
 
     assert "could have written" in asyncio.run(scene())
     assert not (work / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["podman", "ssh"])
+def test_a_program_that_is_planted_later_is_not_started(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The executor exists already when a sandboxed command can write the program."""
+    planted, _ = programs
+    recorded = Origin.of_process().writable_history
+    with_history(monkeypatch, EMPTY_HISTORY)
+    put(planted, name)
+
+    async def scene() -> tuple[str, ...]:
+        executor = (
+            ContainerExecutor("image", workspace=planted.parent.parent / "bin", exec_cwd="/")
+            if name == "podman"
+            else SshExecutor("nowhere.invalid", exec_cwd="/")
+        )
+        messages = []
+        try:
+            for history in (EMPTY_HISTORY, recorded):
+                with_history(monkeypatch, history)
+                try:
+                    await executor.spawn(["true"])
+                except NotStarted as error:
+                    messages.append(error.message)
+        finally:
+            await executor.dispose()
+        return tuple(messages)
+
+    before, after = asyncio.run(scene())
+    assert "could have written" not in before, "the control: it is started"
+    assert f"could have written {planted}/{name}" in after
+
+
+def test_a_program_in_the_executors_own_workspace_is_not_started(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted, _ = programs
+    with_history(monkeypatch, EMPTY_HISTORY)
+    put(planted, "podman")
+    assert find_host_program(("podman",), ()).refusal is None, "the control"
+
+    async def scene() -> str:
+        executor = ContainerExecutor("image", workspace=planted.parent)
+        try:
+            await executor.spawn(["true"])
+        except NotStarted as error:
+            return error.message
+        finally:
+            await executor.dispose()
+        return "started"
+
+    assert f"could have written {planted}/podman" in asyncio.run(scene())
