@@ -19,6 +19,7 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.policy import GrantFlag, Origin, Request
 from paddock.policy.model import Access, Tier
 from paddock.policy.trust import host_commands
+from paddock.text.path_walk import follow
 
 # Disables programs that the repository makes git run.
 _PLAIN = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
@@ -38,16 +39,47 @@ async def make_worktree(repository: str, branch: str) -> str:
 
 def _add(repository: str, branch: str) -> tuple[str, bool]:
     """Adds the worktree without its files. False: it exists already."""
-    top = _git(repository, "rev-parse", "--show-toplevel")
+    top = _top(repository)
     path = os.path.join(f"{top}.worktrees", branch.replace("/", "-"))
+    _refuse_links(path)
     if path in _listed(top):
         return path, False
     _git(top, "check-ref-format", "--branch", branch)
     known = _exists(top, f"refs/heads/{branch}")
     named = [path, branch] if known else ["-b", branch, path]
     _git(top, "worktree", "add", "--quiet", "--no-checkout", *named)
+    _refuse_links(path)
     _git(path, "read-tree", "HEAD")
     return path, True
+
+
+def _top(repository: str) -> str:
+    """The repository itself. A file ``.git`` and ``core.worktree`` can lead git elsewhere, and a
+    command can write them in a directory below its workspace.
+    """
+    top = _git(repository, "rev-parse", "--show-toplevel")
+    common = _git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir")
+    if top != repository:
+        raise UsageError(
+            f"{repository} is not the top of a git repository: git works in {top} there",
+            hint="give the top of the repository as the workspace",
+        )
+    if common != os.path.join(top, ".git") or os.path.islink(common):
+        raise UsageError(
+            f"the git directory of {repository} is {os.path.realpath(common)}: worktrees are made "
+            "from a main repository",
+            hint="give the top of the main repository as the workspace",
+        )
+    return top
+
+
+def _refuse_links(path: str) -> None:
+    walk = follow(path)
+    if walk.links:
+        raise UsageError(
+            f"the worktree {path} leads through the symlink {walk.links[0].path}",
+            hint="look where the link leads, and remove it",
+        )
 
 
 async def _check_out(path: str) -> None:

@@ -202,3 +202,48 @@ def test_a_planted_git_is_not_started_outside(sandboxed: SandboxRunner) -> None:
     assert not marker.exists()
     assert sandboxed.outside([planted, "--version"]).exit_code == 0
     assert marker.exists(), "the control: it runs outside, if it is started"
+
+
+_REFUSED = """
+try:
+    async with Sandbox(**options, worktree="topic") as box:
+        tell(box.workspace)
+except UsageError as error:
+    tell(str(error))
+"""
+
+
+def _refusal(sandbox: SandboxRunner, workspace: Path) -> str:
+    [[text]] = play(sandbox, _REFUSED, workspace=str(workspace), profile="ai-agent")
+    assert isinstance(text, str)
+    return text
+
+
+def test_a_planted_repository_does_not_lead_a_worktree_elsewhere(sandboxed: SandboxRunner) -> None:
+    """A command can write these files below its workspace. Git without the check follows them."""
+    top, tree = _repository(sandboxed), sandboxed.tree
+    foreign = top.rename(tree.root / "foreign")
+    by_file, by_setting = tree.make(tree.project / "file"), tree.make(tree.project / "setting")
+    plant = (
+        f"printf 'gitdir: {foreign}/.git\\n' > file/.git && git init -q setting && "
+        f"git -C setting config core.worktree {foreign}"
+    )
+    assert sandboxed.outside(["sh", "-c", plant], cwd=tree.project).exit_code == 0
+    shown = ("rev-parse", "--path-format=absolute")
+    assert _git(sandboxed, "-C", str(by_file), *shown, "--git-dir").strip() == f"{foreign}/.git"
+    assert _git(sandboxed, "-C", str(by_setting), *shown, "--show-toplevel").strip() == str(foreign)
+    assert f"the git directory of {by_file} is {foreign}/.git" in _refusal(sandboxed, by_file)
+    assert "is not the top of a git repository" in _refusal(sandboxed, by_setting)
+    assert not Path(f"{foreign}.worktrees").exists()
+    assert not (foreign / ".git" / "worktrees").exists()
+    assert _refusal(sandboxed, foreign) == f"{foreign}.worktrees/topic", "the control"
+
+
+def test_a_worktree_is_not_made_behind_a_link(sandboxed: SandboxRunner) -> None:
+    top, tree = _repository(sandboxed), sandboxed.tree
+    link = Path(f"{top}.worktrees")
+    link.symlink_to(tree.outside)
+    assert f"leads through the symlink {link}" in _refusal(sandboxed, top)
+    assert not (tree.outside / "topic").exists()
+    link.unlink()
+    assert _refusal(sandboxed, top) == f"{link}/topic", "the control"
