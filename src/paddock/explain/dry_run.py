@@ -1,5 +1,5 @@
-"""Checks for ``--dry-run`` whether a run would reach the command's first instruction, without
-starting it.
+"""Checks for ``--dry-run`` and `check` whether a run would reach the command's first instruction,
+without starting it.
 
 Policy, plan and preflight refuse by themselves. This file checks the last steps of a run: the state
 that is written, the journal that is created, the working directory, and the search for the program.
@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
+from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, PolicyError
 from paddock.explain.exec_answer import answer_exec
 from paddock.frozen import dataclass
 from paddock.launch.create_missing import require_makeable
@@ -22,7 +22,7 @@ from paddock.launch.prepare import Prepared
 from paddock.plan.path_containment import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
-from paddock.policy.model import Action
+from paddock.policy.model import Action, CredentialKind
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
@@ -41,13 +41,7 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
     its command.
     """
     plan = prepared.plan
-    require_makeable(prepared.policy, plan)
-    WritableHistory.require_recordable(
-        origin.state_dir,
-        [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)],
-    )
-    if plan.journal:
-        require_usable(plan.journal, origin.uid)
+    require_startable(prepared, origin)
     # A directory that the run creates can not be entered yet. Then the sandbox is tried from the
     # current directory.
     made = any(within(plan.workdir, directory) for directory in prepared.to_make())
@@ -62,6 +56,31 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
         message=f"denied: {shlex.join(command)} ({answered.reason})",
         hint="type `paddock why --exec COMMAND` to see the rule and its line",
     )
+
+
+def require_startable(prepared: Prepared, origin: Origin) -> None:
+    """Raises the error that would refuse a run of any command."""
+    require_makeable(prepared.policy, prepared.plan)
+    WritableHistory.require_recordable(
+        origin.state_dir,
+        [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)],
+    )
+    if prepared.plan.journal:
+        require_usable(prepared.plan.journal, origin.uid)
+
+
+def unready_credentials(prepared: Prepared, origin: Origin) -> Iterator[str]:
+    """The secrets of routes that a run would not find. No program is started for this."""
+    network = prepared.policy.network
+    for route in network.routes if network else ():
+        credential = route.credential
+        if credential and credential.kind in (CredentialKind.ENV, CredentialKind.FILE):
+            from paddock.http.credentials import read
+
+            try:
+                read(credential, origin.environ, prepared.writable_history)
+            except PolicyError as error:
+                yield f"{error.message}: a run would refuse now ({error.hint})"
 
 
 def _not_started(name: str, failure: int, *, searched: bool) -> WouldNotStart:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.policy.glob import component_matches
-from paddock.policy.model import Access, Action, Policy
+from paddock.policy.model import Access, Action, Network, Policy
 from paddock.policy.protected import protected_because
 from paddock.policy.rule_advice import weak_rules
 
@@ -50,12 +50,24 @@ def weak_points(policy: Policy) -> Iterator[str]:
                 f"{name.source}: {name.value} is not passed: {held.value} ({held.source}) denies "
                 f"it; to pass it, add --env-pass {name.value}"
             )
+    if policy.network is not None:
+        yield from _open_network(policy.network)
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
             yield (
                 f"{route.source}: route {route.name!r} has no endpoint_rules: every method and "
                 "path is open"
             )
+
+
+def _open_network(network: Network) -> Iterator[str]:
+    """A list of denied hosts alone looks like a closed network."""
+    is_closed = network.default or network.allowed_hosts is not None or network.routes
+    if network.denied_hosts and not network.mode and not is_closed:
+        yield (
+            f"{network.denied_hosts[0].source}: denied_hosts alone leaves every other host open; "
+            "to open only some hosts, list them in allowed_hosts"
+        )
 
 
 def _open_ends(policy: Policy) -> Iterator[str]:

@@ -88,6 +88,7 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ),
         ("[filesystem]\nopen_protected = ['**/README']\n", "is not a protected name"),
         ("[syscalls]\nnamespaces = true\n", "user namespaces"),
+        ("[network]\ndenied_hosts = ['x']\n", "every other host open"),
     ],
 )
 def test_a_weak_line_is_reported_with_its_position(dirs: UserDirs, text: str, words: str) -> None:
@@ -105,6 +106,8 @@ def test_a_weak_line_is_reported_with_its_position(dirs: UserDirs, text: str, wo
         "[[rule]]\nid = 'b'\naction = 'allow'\nexe_glob = '/usr/**'\nargv_regex = '^x'\n",
         "[filesystem]\nallow_globs = ['/a/**']\n",
         "[env]\npass = ['PLAIN']\n",
+        "[network]\ndenied_hosts = ['x']\nallowed_hosts = ['y']\n",
+        "[network]\ndenied_hosts = ['x']\ndefault = 'allow'\n",
         "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
     ],
 )
