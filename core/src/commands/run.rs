@@ -802,6 +802,10 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult 
         Errno::TOOBIG => {
             (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel accepts")
         }
+        Errno::LOOP => (
+            EXIT_NOT_EXECUTABLE,
+            "a link leads to itself, or a `#!` line names a script: type `ls -l FILE; head -1 FILE`",
+        ),
         _ => (EXIT_NOT_EXECUTABLE, "the kernel cannot execute this file"),
     };
     stderr::print_error(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);

@@ -25,10 +25,12 @@ from paddock.explain.exec_answer import answer_exec
 from paddock.explain.file_answer import FileAttempt, answer, judge_for
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
+from paddock.plan.denied_paths import is_openable, remedy_of
 from paddock.plan.http_routes import DOMAIN
+from paddock.plan.path_containment import with_parents
 from paddock.plan.plan import NetworkReach
-from paddock.policy import Origin, load
-from paddock.policy.glob import written
+from paddock.policy import Origin, Policy, load
+from paddock.policy.glob import Glob, written
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
 
@@ -127,6 +129,8 @@ def _path(options: argparse.Namespace) -> int:
     say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {answered.reason}")
     say(f"  kernel:  {_kernel(attempt, by_init=judgement.by_init)}")
+    if judgement.closed and (remedy := _remedy(prepared.policy, judgement.path)):
+        say(f"  {remedy}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
         flags = [
@@ -136,6 +140,22 @@ def _path(options: argparse.Namespace) -> int:
         ]
         say(f"  to allow it: paddock run {shlex.join(flags)} …")
     return 0 if answered.allowed else 1
+
+
+def _remedy(policy: Policy, path: str) -> str | None:
+    """What opens a path that a deny closes; None: no deny of the policy closes it."""
+    denies = [
+        deny
+        for deny in policy.filesystem.denies
+        if any(Glob.parse(deny.pattern).matches(one) for one in with_parents(path))
+    ]
+    held = next((deny for deny in denies if not is_openable(deny)), None)
+    if held:
+        return remedy_of(held)
+    if not denies:
+        return None
+    flags = [word for deny in denies for word in ("--open-protected", deny.pattern)]
+    return f"to allow it: paddock run {shlex.join(flags)} …"
 
 
 def _program(options: argparse.Namespace) -> int:

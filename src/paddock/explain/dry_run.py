@@ -84,7 +84,11 @@ def unready_credentials(prepared: Prepared, origin: Origin) -> Iterator[str]:
 
 
 def _not_started(name: str, failure: int, *, searched: bool) -> WouldNotStart:
-    if failure != errno.ENOENT:
+    if failure == errno.ELOOP:
+        hint = (
+            "a link leads to itself, or a `#!` line names a script: type `ls -l FILE; head -1 FILE`"
+        )
+    elif failure != errno.ENOENT:
         hint = (
             "the file is not executable, or the policy grants no execution: type `paddock why "
             "--op exec --path FILE`"

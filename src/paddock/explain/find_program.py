@@ -77,6 +77,11 @@ def _failure(plan: Plan, judge: Judge, path: str, *, searched: bool = False) -> 
     """The errno of execve(2) for one file, as far as it can be known without executing it; None: it
     starts.
     """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return errno.ELOOP
     answered = answer(plan, path, Operation.EXEC, judge)
     if answered.attempt.outcome == "missing":
         return errno.ENOENT

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
@@ -102,7 +103,12 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
             if isinstance(found, Opening) and not _believable(found, origin, links):
                 found = (
                     "an earlier run could have written both this file and the list of worktrees "
-                    "there"
+                    f"there; to work here, start the run in {os.path.dirname(found.read)}"
+                    + (
+                        ""
+                        if top.startswith(f"{os.path.dirname(found.read)}/")
+                        else f" with --allow {shlex.quote(top)}"
+                    )
                 )
             if isinstance(found, Opening) and _is_copied(policy):
                 # The repository is not part of the copy: a write there would change the host.

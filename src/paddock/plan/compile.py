@@ -37,7 +37,8 @@ from paddock.plan.seccomp import nests, reaches_services, seccomp_of
 from paddock.plan.shell import shell_of, summary_of_shells
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
-from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
+from paddock.policy.glob import Glob
+from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Sourced, Switch, Tier
 from paddock.policy.trust.origin import state_dir_of
 
 EMPTY_TERRAIN = Terrain()
@@ -62,7 +63,9 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = EMPTY_TERRAIN) -
         strict=strict,
         intercepts=host.listener and Switch.SECCOMP not in policy.off,
         journals=journals_of(host, journal),
-        chosen_journal=journal.dir if journal and policy.audit.dir else None,
+        chosen_journal=Sourced(journal.dir, policy.audit.dir.source)
+        if journal and policy.audit.dir
+        else None,
     )
     landlock = _landlock(policy, host, tier, layout)
     files = layout.files if landlock or tier is Tier.FULL else None
@@ -310,14 +313,15 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
     if policy.workdir is None:
         return host.cwd
     chosen = policy.workdir.value
+    where = str(policy.workdir.source)
+    made = (Glob.parse(one.pattern).prefix for one in policy.filesystem.grants if one.create)
+    if not os.path.isdir(chosen) and not any(within(chosen, path) for path in made):
+        raise PolicyError(
+            f"the working directory {chosen} does not exist",
+            where=where,
+            hint=f"give a directory that exists, or type `mkdir -p {shlex.quote(chosen)}`",
+        )
     if files and not any(_covers(grant, chosen) for grant in files.grants):
-        where = str(policy.workdir.source)
-        if not os.path.isdir(chosen):
-            raise PolicyError(
-                f"the working directory {chosen} does not exist",
-                where=where,
-                hint="give a directory that exists",
-            )
         raise PolicyError(
             f"no grant covers the working directory {chosen}",
             where=where,

@@ -22,7 +22,7 @@ from paddock.plan.landlock_files import Carving
 from paddock.plan.name_patterns import NamePatterns, names_of, short_names
 from paddock.plan.noexec_grants import hold_off
 from paddock.plan.plan import Files, Level, Notice, Temp
-from paddock.policy.model import Policy, Tier
+from paddock.policy.model import Policy, Sourced, Tier
 from paddock.text.path_walk import Tree
 
 # The gap of a run whose writes are not judged. Mounts of the full tier protect existing names.
@@ -49,7 +49,7 @@ def lay_out(
     strict: bool,
     intercepts: bool,
     journals: tuple[str, ...],
-    chosen_journal: str | None,
+    chosen_journal: Sourced[str] | None,
 ) -> FileLayout:
     """``strict``: a rule that can not be enforced is an error. ``intercepts``: the core can answer
     system calls. ``journals``: the default one, those of earlier runs elsewhere, and that of this
@@ -61,7 +61,8 @@ def lay_out(
     )
     for one in requested:
         refuse_workspace(one, host)
-        refuse_exposed_journal(one, chosen_journal)
+        if chosen_journal:
+            refuse_exposed_journal(one, chosen_journal)
     closed = denied_paths_of(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:

@@ -13,7 +13,7 @@ from paddock.plan.path_containment import within
 from paddock.plan.plan import Level, Notice, PathGrant
 from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import ANY_DEPTH, Glob
-from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
+from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Sourced, Widen
 
 TMP = "/tmp"
 LOADER = "loader"
@@ -144,12 +144,23 @@ def _is_of_the_system(path: str) -> bool:
     return path in _SYSTEM_DIRS or any(within(path, tree) for tree in _SYSTEM_TREES)
 
 
-def refuse_exposed_journal(requested: RequestedGrant, journal_dir: str | None) -> None:
-    if journal_dir and requested.writes and within(journal_dir, requested.path):
+def refuse_exposed_journal(requested: RequestedGrant, journal_dir: Sourced[str]) -> None:
+    """The whole directory of a journal is closed to the command."""
+    directory, source = journal_dir.value, str(journal_dir.source)
+    hint = "give the journal a directory of its own: --audit-log /var/tmp/NAME"
+    if requested.writes and within(directory, requested.path):
         raise PolicyError(
-            f"the journal {journal_dir} is inside {requested.path}, which the command may write",
-            where=requested.source,
-            hint="put the journal outside every grant, for example with --audit-log /var/tmp/NAME",
+            f"the journal in {directory} would be inside {requested.path}, which the command may "
+            f"write ({requested.source})",
+            where=source,
+            hint=hint,
+        )
+    if requested.workspace and within(requested.path, directory):
+        raise PolicyError(
+            f"the directory of the journal is closed to the command, and {directory} contains the "
+            f"workspace {requested.path}",
+            where=source,
+            hint=hint,
         )
 
 

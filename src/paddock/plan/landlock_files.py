@@ -121,11 +121,10 @@ def refuse_denied(
         )
     if requested.workspace:
         raise PolicyError(
-            f"the workspace {requested.path} is denied by {above}", where=requested.source
+            f"the workspace {requested.path} is denied by {above}",
+            where=requested.source,
+            hint="start paddock in a project directory",
         )
-    notices.append(
-        Notice(
-            level=Level.WARNING,
-            text=f"{requested.source}: {requested.path} is not granted, because {above} is denied",
-        )
-    )
+    remedy = denied_paths.remedy(above)
+    text = f"{requested.source}: {requested.path} is not granted, because {above} is denied"
+    notices.append(Notice(level=Level.WARNING, text=f"{text}; {remedy}" if remedy else text))

@@ -9,12 +9,12 @@ deep, because the search takes time at each start.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from paddock.frozen import dataclass
 from paddock.host.facts import Host
 from paddock.host.grant_targets import Terrain
-from paddock.plan.denied_paths import DeniedPaths
+from paddock.plan.denied_paths import DeniedPaths, is_openable, remedy_of
 from paddock.plan.grants import RequestedGrant
 from paddock.plan.path_containment import outermost, with_parents, within
 from paddock.plan.plan import Level, Notice, ProtectedNames
@@ -78,10 +78,10 @@ def names_of(
         name_trees.holding(host.missing_entries)
     )  # for `apply`, which reads these patterns
     opened = {text for text in name_trees.opened() if not _matches_any(text, exact)}
-    secrets = {
-        deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
-    }
-    warnings = [*name_trees.exposed(), *(_opened_notice(one, secrets) for one in by_hand)]
+    warnings = [
+        *name_trees.exposed(denied_paths.to_everything),
+        *(_opened_notice(one, policy.filesystem.denies) for one in by_hand),
+    ]
     return NamePatterns(
         deny=tuple(sorted(set(name_trees.denied(denied_paths)))),
         deny_names=name_trees.denied_names(denied_paths),
@@ -214,9 +214,13 @@ class _NameTrees:
             if "*" not in directory and any(within(directory, tree) for tree in self.own):
                 yield f"{directory}/*"
 
-    def exposed(self) -> Iterator[str]:
-        """The user granted a protected path itself. The grant counts, and a notice repeats it."""
+    def exposed(self, closed: Collection[str]) -> Iterator[str]:
+        """The user granted a protected path itself. The grant counts, and a notice repeats it.
+        A grant inside a denied path does not count.
+        """
         for tree in self.own:
+            if any(within(tree, path) for path in closed):
+                continue
             if tree in (f"{self.home}/{name}" for name in _SETTINGS):
                 yield (
                     f"{tree} is writable: known names in it stay read-only, but programs may "
@@ -296,10 +300,14 @@ def _matches_any(pattern: str, paths: set[str]) -> bool:
     return any(glob.matches(path) for path in paths)
 
 
-def _opened_notice(one: Sourced[str], secrets: set[str]) -> str:
-    """The notice for a name that a policy opens."""
-    if one.value in secrets:
-        return f"{one.source}: {one.value} is no longer denied, although it may contain secrets"
+def _opened_notice(one: Sourced[str], denies: Iterable[Deny]) -> str:
+    """The notice for a name that a policy opens. A deny is opened by its own pattern alone."""
+    wanted = Glob.parse(one.value)
+    for deny in denies:
+        if is_openable(deny) and deny.pattern == one.value:
+            return f"{one.source}: {one.value} is no longer denied, although it may contain secrets"
+        if wanted.literal and Glob.parse(deny.pattern).matches(one.value):
+            return f"{one.source}: {one.value} stays closed: {remedy_of(deny)}"
     why = protected_because(one.value) or (
         "the command can write every protected name that matches it"
     )

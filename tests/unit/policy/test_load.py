@@ -122,7 +122,7 @@ def test_at_the_prompt_a_relative_path_means_the_current_directory(dirs: UserDir
         (Request(env_set=(("A B", "x"),)), "--env"),
         (Request(env_set=(("A", "x\0"),)), "--env"),
         (Request(profiles=("nosuch",)), "--profile"),
-        (Request(policies=("nosuch.toml",)), "--policy"),
+        (Request(policies=("nosuch.toml",)), "nosuch.toml"),
     ],
 )
 def test_a_wrong_flag_is_an_error_with_its_name(

@@ -36,6 +36,10 @@ pub const NOT_ALLOWED: &str = "no rule allows it";
 const OTHER_PORTS: &str = "a rule allows it only on other ports";
 const DEFAULT_ASKS: &str = "no rule matches, so Paddock asks";
 const NOT_LISTED: &str = "no rule lists this address";
+const LEADS_HERE: &str = "the name leads to this machine: connect to localhost, and list the port in \
+    allowed_local_ports";
+const LEADS_TO_PRIVATE: &str =
+    "the name leads to a private address: list the address too, with --allow-domain ADDRESS";
 
 /// True if a new rule could allow it.
 pub fn rule_could_allow(reason: &str) -> bool {
@@ -300,12 +304,10 @@ impl HostTable {
             return Ok(());
         }
         match kind {
-            _ if own => Err("the name leads to this machine, and no rule lists the address"),
+            _ if own => Err(LEADS_HERE),
             AddressKind::Public => Ok(()),
-            AddressKind::Private => Err("the name leads to a private address that no rule lists"),
-            AddressKind::Loopback | AddressKind::Unspecified => {
-                Err("the name leads to this machine, and no rule lists the address")
-            }
+            AddressKind::Private => Err(LEADS_TO_PRIVATE),
+            AddressKind::Loopback | AddressKind::Unspecified => Err(LEADS_HERE),
             AddressKind::Multicast | AddressKind::Special => {
                 Err("the name leads to an address that no host can have, and no rule lists it")
             }

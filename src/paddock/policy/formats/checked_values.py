@@ -145,6 +145,8 @@ class Values:
 
 
 def _pattern_hint(text: str) -> str | None:
+    if text.startswith("/") and os.pardir in text.split("/"):
+        return f"write the path without '..': {os.path.normpath(text)}"
     if text.startswith(("/", "~")) or not text or os.pardir in text.split("/"):
         return None
     if text.startswith("<"):

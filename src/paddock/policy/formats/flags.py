@@ -46,7 +46,9 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
     if wants_journal and Switch.AUDIT in request.off:
         asked = "--audit" if request.audit_stderr or not prints_events else "PADDOCK_LOG=debug"
         raise UsageError(f"{asked} and --off audit contradict each other")
-    journal = flag("--audit" if request.audit_dir is None else "--audit-log")
+    # With a file, --audit names the journal itself.
+    is_file = request.audit_stderr and (request.audit_dir or "").endswith(".jsonl")
+    journal = flag("--audit" if request.audit_dir is None or is_file else "--audit-log")
     workdir = request.workdir
     return Policy(
         profiles=(),

@@ -83,7 +83,13 @@ class ProfileSearch:
                 f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source)
             )
         if not exists(path):
-            raise PolicyError(f"the file {written!r} does not exist", where=str(source))
+            if source.file != COMMAND_LINE:
+                raise PolicyError(f"the file {written!r} does not exist", where=str(source))
+            raise PolicyError(
+                "the policy file does not exist",
+                where=written,
+                hint="check the path, or type `paddock init` to write a first paddock.toml",
+            )
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
         return FoundProfile(name=name, path=path, shown=shown, rung=None, builtin=False)
 
