@@ -205,9 +205,12 @@ def unwrapped(
     if found.text is not None:
         yield found.text, stdin
     commands = [found.words] if found.words else []
-    if commands and wrapper.appends:
+    if wrapper.appends and (commands or wrapper.feeds):
         commands = list(appended(found.words, words, stdin))
     for rest in commands:
+        if wrapper.feeds and rest[0] == "":
+            yield rest[1], None
+            continue
         inner = replace(
             command,
             words=rest,

@@ -31,6 +31,7 @@ _BOMB = re.compile(
 )
 _SHORT = {("git", "--force"): ("--force", "f"), ("git", "f"): ("--force", "f")}
 _MAX_WORD_CHARS = 4096
+_MAX_SEARCHED_CHARS = 4 * 1024  # of text that can not be read; it is asked about in any case
 _PARTS = re.compile(r"[\s;&|(){}`<>!]+")
 _OWN = re.compile(r"/proc/(?:self|thread-self|[0-9]+)/(?:task/[0-9]+/)?(root|cwd)(?=/|$)")
 
@@ -190,7 +191,9 @@ def findings(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
 def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
     """Judges every position of the text where a command could begin."""
     text = re.sub(
-        r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text
+        r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)",
+        lambda _: reading.home,
+        reading.text[:_MAX_SEARCHED_CHARS],
     )
     words = [word.translate({ord(mark): None for mark in "\"'\\$"}) for word in _PARTS.split(text)]
     words = [word[-_MAX_WORD_CHARS:] for word in words if word]
@@ -199,15 +202,19 @@ def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
     }
     exact = {name for name in known if "*" not in name}
     masks = known - exact
+    found: set[str] = set()
     for at, word in enumerate(words):
         name = os.path.basename(word)
         if name not in exact and not any(component_matches(mask, name) for mask in masks):
             continue
         command = Command(words=tuple(words[at : at + 64]), cwd=reading.cwd, bare=False)
         for category in categories:
-            if any(
-                _holds(pattern, command, reading.home) is not False for pattern in category.patterns
+            if category.name not in found and any(
+                _holds(pattern, command, reading.home) is not False
+                for pattern in category.patterns
+                if not pattern.program or name in pattern.program or name not in exact
             ):
+                found.add(category.name)
                 yield Finding(category=category.name, why=category.why, sure=True)
     downloads = next((p.runs for c in categories for p in c.patterns if p.runs), ())
     names = {os.path.basename(word) for word in words}

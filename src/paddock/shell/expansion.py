@@ -16,18 +16,17 @@ from paddock.shell.parse_tree import decoded, text_of
 from paddock.shell.program_arguments import ShellStream
 from paddock.shell.shell_state import ShellState
 from paddock.shell.words import (
-    MAX_EXPANSIONS,
     SOMETHING,
     UNKNOWN,
     Piece,
     ansi,
     braces,
-    count_alternatives,
     fields_of,
     groups_of,
     guarded,
     hidden,
     programs_of,
+    too_many,
     unescaped,
     unquoted,
 )
@@ -90,7 +89,7 @@ class Expansion(ABC):
         others from ``fields_of``.
         """
         parts = [self._expand(node, quoted=False) for node in nodes]
-        if count_alternatives(parts) > MAX_EXPANSIONS:
+        if too_many(parts):
             parts = [
                 [Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]
             ]
@@ -172,7 +171,7 @@ class Expansion(ABC):
         if not node.children or (quoted and node.end_byte > at):
             text = decoded(data[at - node.start_byte :])
             parts.append([Piece(hidden(unquoted(text)))])
-        if count_alternatives(parts) > MAX_EXPANSIONS:
+        if too_many(parts):
             return [
                 Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))
             ]

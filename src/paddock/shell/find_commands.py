@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _HEREDOC = ("heredoc_start", "heredoc_body", "heredoc_end", "file_descriptor", "comment")
-MAX_COMMANDS = 5000
+MAX_COMMANDS = 1000
+MAX_LINE_CHARS = 256 * 1024  # of all words, values of variables, and texts that shells run inside
 MAX_NESTED_TEXTS = 12  # levels of text inside text: sh -c "sh -c …"
 # Variables that shells run when they start, before each command, or to show a prompt.
 _RUN_BY_SHELLS = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
@@ -84,6 +85,7 @@ class ShellLine:
     texts: list[str] = field(
         default_factory=list
     )  # code of other languages, which may start any program
+    chars: int = 0  # of the words and texts so far
     assigns: bool = False  # sets a variable or changes the meaning of a name: see assignments.py
 
 
@@ -225,6 +227,7 @@ class _Walk(Expansion):
         pieces = [
             replace(alternative, text=shown(alternative.text)) for alternative in alternatives
         ]
+        self._count([piece.text for piece in pieces])
         if any(child.type == "+=" for child in node.children):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
         # The previous value still counts, because the branch is unknown.
@@ -467,9 +470,15 @@ class _Walk(Expansion):
             self._emit(replace(command, words=(copied, *rest), bare=False))
         return None
 
+    def _count(self, texts: Sequence[str]) -> None:
+        self.line.chars += sum(map(len, texts))
+        if self.line.chars > MAX_LINE_CHARS:
+            raise Unparsed("its commands together are too long")
+
     def _emit(self, command: Command) -> None:
         if len(self.line.commands) >= MAX_COMMANDS:
             raise Unparsed(f"it starts more than {MAX_COMMANDS} commands")
+        self._count(command.words)
         if command.words or command.redirects or command.assigned:
             self.line.commands.append(command)
             self.line.assigns = self.line.assigns or command_assigns(command)
@@ -497,6 +506,7 @@ class _Walk(Expansion):
         """Text that a shell runs inside the text. ``dialect``: that of this shell."""
         if self.layer >= MAX_NESTED_TEXTS:
             raise Unparsed(f"more than {MAX_NESTED_TEXTS} shells are nested")
+        self._count((text,))
         if unknown(text):
             self.line.doubts.append("a shell runs text that is partly unknown")
             text = text.replace(UNKNOWN, "$unknown").replace(SOMETHING, "${unknown:?}")

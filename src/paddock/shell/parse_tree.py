@@ -18,10 +18,13 @@ from paddock.shell.known_node_pairs import is_known
 from paddock.shell.posix_differences import beyond_posix
 from paddock.shell.unparsed_text import unaccounted
 
-MAX_TEXT_CHARS = (
-    128 * 1024
-)  # the kernel's limit for one argument (MAX_ARG_STRLEN): no shell gets more
+# For a text with an error, the time of the parser grows with the square of these. At each limit it
+# takes less than a second.
+MAX_TEXT_CHARS = 64 * 1024
+MAX_OPERATORS = 3000
 MAX_TREE_DEPTH = 200  # far above written code, and below the recursion limit
+
+MAX_TREE_NODES = 20_000
 
 # Never typed or printed by ordinary programs: a terminal shows other text than the shell reads.
 _STRANGE = frozenset(map(chr, (*range(9), *range(11, 32), 127))) - {"\r"}
@@ -40,6 +43,7 @@ _EVALUATING = frozenset(
     ("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait")
 )
 _OPERATORS = frozenset("|&;<>()\n")
+_OPENING = "|&;<>(){}`$"
 _QUOTING = frozenset(
     ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution",
     "arithmetic_expansion",
@@ -91,6 +95,8 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     """
     if len(text) > MAX_TEXT_CHARS:
         raise Unparsed(f"it is longer than {MAX_TEXT_CHARS} characters")
+    if sum(map(text.count, _OPENING)) > MAX_OPERATORS:
+        raise Unparsed(f"it has more than {MAX_OPERATORS} operators")
     if not _STRANGE.isdisjoint(text) or "\r" in text:
         raise Unparsed("it contains control characters")
     try:
@@ -105,6 +111,8 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
         raise Unparsed("it is not a complete shell command")
     if _deeper_than(root, MAX_TREE_DEPTH):
         raise Unparsed(f"it is nested more than {MAX_TREE_DEPTH} deep")
+    if root.descendant_count > MAX_TREE_NODES:
+        raise Unparsed(f"it has more than {MAX_TREE_NODES} parts")
     if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
         raise Unparsed(lost, text.replace(_CONTINUED, ""))
     if not is_known(nodes(root)) or any(_misread(node) for node in leaves(root)):

@@ -15,6 +15,7 @@ from paddock.shell.wrappers import Wrapper
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=")
 _PLAIN = re.compile(r"[\w \t\n./=:,@%+-]*")
 _REPLACE = re.compile(r"(?:-[0optrx]*(?P<short>[iI])|--r[a-z]*=?)(?P<mark>.*)", re.DOTALL)
+_INPUTS = frozenset({":::", ":::+", "::::", "::::+"})  # of parallel
 _BATCH = re.compile(r"-[0-9a-zA-Z]*[nLlsP]|--max")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish"})
 INTERPRETERS = frozenset({"python", "python2", "python3", "perl", "ruby", "node", "php", "lua"})
@@ -252,14 +253,17 @@ def appended(
     rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | None
 ) -> Iterator[tuple[str, ...]]:
     """xargs and parallel: their input becomes words. With a replacement mark each line is a
-    command.
+    command. Without a command of its own, parallel runs each line as a text (``feeds``); then the
+    program is empty.
     """
     known = stdin.text if stdin is not None else None
     given: tuple[str, ...]
     lines: tuple[str, ...]
-    if ":::" in rest:
-        at = rest.index(":::")
-        rest, given = rest[:at], rest[at + 1 :]
+    at = next((at for at, word in enumerate(rest) if word in _INPUTS), None)
+    if at is not None:
+        rest, given = rest[:at], rest[at:]
+        named = any(word.startswith("::::") for word in given)  # the lines of files
+        given = (SOMETHING,) if named else tuple(word for word in given if word not in _INPUTS)
         lines = given
     elif known is not None:
         given, lines = (
@@ -268,6 +272,9 @@ def appended(
         )
     else:
         given = lines = (stdin.matches if stdin is not None else ()) or (SOMETHING,)
+    if not rest:
+        yield from (("", line) for line in dict.fromkeys(lines[:MAX_EXPANSIONS]))
+        return
     mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")
     program, *arguments = rest
     if mark or any("{}" in word for word in arguments):  # parallel needs no option

@@ -25,6 +25,7 @@ _PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
 _NESTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _SEQUENCE = re.compile(f"{_OPEN}[^{_COMMA}]*\\.\\.[^{_COMMA}]*{_CLOSE}")
 MAX_EXPANSIONS = 32  # expansions of one word; more are unknown
+MAX_EXPANDED_CHARS = 128 * 1024  # characters of one word; a longer one is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,15 @@ def known_text(alternatives: Sequence[Piece]) -> str | None:
     return "\n".join(texts) if texts and not any(map(unknown, texts)) else None
 
 
-def count_alternatives(parts: Sequence[Sequence[Piece]]) -> int:
-    count = 1
+def too_many(parts: Sequence[Sequence[Piece]]) -> bool:
+    """Whether the texts of a word are too many, or too long."""
+    count, chars = 1, 0
     for part in parts:
         count *= len(part)
-        if count > MAX_EXPANSIONS:
-            return count
-    return count
+        chars += max((len(piece.text) for piece in part), default=0)
+        if count > MAX_EXPANSIONS or count * chars > MAX_EXPANDED_CHARS:
+            return True
+    return False
 
 
 # Blanks that do not separate words are mapped while words are assembled.

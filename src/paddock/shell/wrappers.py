@@ -26,6 +26,7 @@ class Wrapper:
     splits: bool = False
     joins: bool = False
     appends: bool = False
+    feeds: bool = False
     stops: tuple[str, ...] = ()
     chdir: tuple[str, ...] = ()
     anywhere: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import shlex
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from paddock.shell.denied_commands import default_categories, own_command
 from paddock.shell.wrappers import wrappers
 from tests.unit.shell.lines import ALLOWED, ASKED, CWD, DENIED, HOME
 
+LIMIT_S = 2.0  # twice the promised second, for a machine that other tests use too
 OPEN = ToolPolicy(
     allowed_paths=None,
     require_approval_for_writes=False,
@@ -91,15 +93,62 @@ def test_an_unparsed_text_is_denied_if_it_could_be_denied(line: str) -> None:
     assert judged(line).action is Action.DENY
 
 
+_LONG = 128 * 1024
+
+
 @pytest.mark.parametrize(
     "line",
     ["(" * 5000 + "reboot" + ")" * 5000, "sh -c " * 3000 + "x", "$(" * 300 + "ls" + ")" * 300,
      "a=" * 20000,
      "{a,b}" * 50,
      "rm -rf " + "x " * 50_000, "x" * (2 << 20), "nc" + "(" * (2 << 18), "echo " + "$X" * 5000,
-     "f() { f; }; " * 2000],
+     "f() { f; }; " * 2000,
+     "".join(f"x{n}=$x{n - 1}$x{n - 1};" for n in range(1, 1500)),
+     "x=aaaa;" + "x=$x$x;" * 500 + "echo $x", "a(){ " + "b|" * 40_000, "a=(" * 30_000,
+     ") " + "rm " * 30_000, ") " + "rm -rf /x " * 10_000, "sudo " * 20_000 + "ls",
+     "echo a;" * 10_000, "<<E " * 20_000, "${x" * 30_000, "function f " * 10_000,
+     "echo " + "a " * 20_000 + "| xargs -n1 rm"],
 )  # fmt: skip
-def test_judging_huge_lines_ends(line: str) -> None:
+def test_a_huge_line_is_judged_within_a_second(line: str) -> None:
+    """Of the processor's time, because other tests run at the same moment."""
+    judged("ls")  # loads the grammar
+    begin = time.process_time()
+    assert judged(line).action in (Action.ALLOW, Action.ASK, Action.DENY)
+    assert time.process_time() - begin < LIMIT_S
+
+
+@pytest.mark.parametrize(
+    "line", ["true " + "a" * _LONG, "true;" * 2000, "true " + "$(true) " * 1500]
+)
+def test_a_line_that_is_too_long_is_asked_about(line: str) -> None:
+    assert judged(line).action is Action.ASK
+    assert judged(line[: len(line) // 40]).action is Action.ALLOW, "the control"
+
+
+def test_what_parallel_reads_is_a_command() -> None:
+    for line in ("parallel ::: 'rm -rf /'", "echo 'rm -rf /' | parallel", "parallel rm -rf ::: /"):
+        assert judged(line).action is Action.DENY, line
+    assert judged("parallel ::: ls 'echo a'").action is Action.ALLOW
+    assert judged("parallel echo ::: a b").action is Action.ALLOW
+
+
+_WORDS = st.lists(
+    st.sampled_from(
+        ["a", "/", "-", "--", "-c", "-n1", "-I", "-I{}", "{}", ":::", "::::", ";", "+", "=", "x=1",
+         "-S", "--split-string", "-exec", "ls", "''", "'a b'", "$x", "*", "-i", "\\;"]
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=600)
+@given(
+    st.sampled_from([*wrappers(), "find", "sh", "bash", "eval", "trap", "hash", "cp", "curl"]),
+    _WORDS,
+    st.sampled_from(["", "echo a |", "cat x |", "find . |"]),
+)
+def test_no_words_of_a_wrapper_raise(program: str, words: list[str], source: str) -> None:
+    line = f"{source} {program} {' '.join(words)}"
     assert judged(line).action in (Action.ALLOW, Action.ASK, Action.DENY)
 
 
