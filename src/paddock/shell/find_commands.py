@@ -70,6 +70,8 @@ _HANDED_ON = (
     "EDITOR", "VISUAL",
 )  # fmt: skip
 _REFERS = re.compile("-[a-zA-Z]*n")  # declare -n
+_CASE = re.compile("-[a-zA-Z]*?([luc])[a-zA-Z]*")  # declare -l
+_ARRAYS_OF_NAMES = ("BASH_ALIASES", "BASH_CMDS")
 _DECLARING = ("", "declare", "export", "local", "readonly", "typeset")
 
 
@@ -225,8 +227,10 @@ class _Walk(Expansion):
         key = "" if name is None else text_of(name)
         alternatives = [Piece("")] if value is None else self.alternatives([value])
         pieces = [
-            replace(alternative, text=shown(alternative.text)) for alternative in alternatives
+            replace(alternative, text=self.state.cased(key, shown(alternative.text)))
+            for alternative in alternatives
         ]
+        self._name_anew(key, pieces)
         self._count([piece.text for piece in pieces])
         if any(child.type == "+=" for child in node.children):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
@@ -239,8 +243,22 @@ class _Walk(Expansion):
         )
         return f"{key}={pieces[-1].text}"
 
+    def _name_anew(self, key: str, pieces: Sequence[Piece]) -> None:
+        """The arrays of bash with its aliases, and with the paths of programs."""
+        array, _, name = key.rstrip("]").partition("[")
+        if array not in _ARRAYS_OF_NAMES:
+            return
+        if not name or unknown(name) or "$" in name or any(unknown(piece.text) for piece in pieces):
+            self.line.doubts.append(f"{array} gives a name to another command")
+            return
+        self.state.names[name.strip("'\"")] = pieces[-1].text
+
     def _declaration(self, node: Node) -> ShellStream:
         """export, local, declare, readonly, unset: the grammar has its own nodes for these."""
+        for child in node.named_children:
+            if found := _CASE.fullmatch(text_of(child)):
+                names = (one.child_by_field_name("name") or one for one in node.named_children)
+                self.state.cases |= {text_of(name): found[1] for name in names}
         assigned = tuple(
             self._assign(child)
             for child in node.named_children

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from paddock.shell.words import MAX_EXPANSIONS, SOMETHING, UNKNOWN, parted
 from paddock.shell.wrappers import Wrapper
@@ -131,7 +132,7 @@ def _own_options(
             return found
         if takes and attached is None:
             attached = words[at] if at < len(words) else ""
-            at += 1
+            at += 2 if name in wrapper.pairs else 1
         if takes and name in wrapper.scripts:
             found.script = attached
             if wrapper.splits:
@@ -144,7 +145,7 @@ def _own_options(
 
 def _long_option(wrapper: Wrapper, name: str) -> str:
     """GNU accepts any unique prefix of a long option."""
-    known = (*wrapper.scripts, *wrapper.chdir, *wrapper.values, *wrapper.optional, *wrapper.stops)
+    known = (*wrapper.taking, *wrapper.optional, *wrapper.stops)
     if name in known or len(name) < 1:
         return name
     return next((option for option in known if len(option) > 1 and option.startswith(name)), name)
@@ -154,6 +155,15 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
     own = _own_options(
         wrapper, words, 2 if wrapper.leading and words[1:2] and not words[1].startswith("-") else 1
     )
+    for option, value in pairwise(words):
+        if option in wrapper.lists:
+            return Unwrapped(words=tuple(value.split(",")))
+    if wrapper.verbs and not own.stopped:
+        if words[own.at : own.at + 1] and words[own.at] not in wrapper.verbs:
+            return Unwrapped()
+        behind = _own_options(wrapper, words, own.at + 1)
+        behind.cwd = behind.cwd or own.cwd
+        own = behind
     if own.stopped:
         return Unwrapped()
     at, script, cwd = own.at, own.script, own.cwd
@@ -179,6 +189,7 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
             behind.cwd or cwd,
         )
     rest = tuple(words[at:])
+    rest = (*wrapper.before, *rest) if rest else ()
     if script is not None:
         return Unwrapped(text=script, settings=tuple(settings))
     if wrapper.anywhere:  # su takes it as its own option in any position

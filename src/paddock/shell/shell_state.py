@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True, kw_only=True)
 class ShellState:
     """``names``: names that stand for other text (alias, ``hash -p``). ``copies``: programs under
-    other names, by path. ``stdin``: the input that ``exec <`` set.
+    other names, by path. ``cases``: the letter case of variables (``declare -l``). ``stdin``: the
+    input that ``exec <`` set.
     """
 
     cwd: str
@@ -27,6 +28,7 @@ class ShellState:
     functions: dict[str, Sequence[Node]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    cases: dict[str, str] = field(default_factory=dict)
     stdin: ShellStream | None = None
 
     def copy(self) -> ShellState:
@@ -34,6 +36,17 @@ class ShellState:
         unknown.
         """
         return replace(self, variables=dict(self.variables))
+
+    def cased(self, name: str, text: str) -> str:
+        match self.cases.get(name):
+            case "l":
+                return text.lower()
+            case "u":
+                return text.upper()
+            case "c":
+                return text.capitalize()
+            case _:
+                return text
 
     def resolve(self, written: str) -> str:
         if written.startswith(("/", UNKNOWN, SOMETHING)) or UNKNOWN in self.cwd:

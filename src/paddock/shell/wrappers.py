@@ -18,6 +18,10 @@ class Wrapper:
 
     values: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
     leading: bool = False
     operands: int = 0
     assigns: bool = False
@@ -34,7 +38,7 @@ class Wrapper:
     @property
     def taking(self) -> frozenset[str]:
         """The options that take a value."""
-        return frozenset((*self.values, *self.scripts, *self.chdir))
+        return frozenset((*self.values, *self.pairs, *self.scripts, *self.chdir))
 
 
 @cache  # part of the installation, like the code

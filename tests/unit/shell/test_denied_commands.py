@@ -132,6 +132,80 @@ def test_what_parallel_reads_is_a_command() -> None:
     assert judged("parallel echo ::: a b").action is Action.ALLOW
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jobs -x rm -rf /",
+        "declare -l x=RM; $x -rf /",
+        "declare -l x; x=RM; $x -rf /",
+        "BASH_CMDS[x]=/bin/rm; x -rf /",
+        "BASH_ALIASES[x]=rm; x -rf /",
+        "BASH_ALIASES[x]='rm -rf /'; x",
+        "script -c 'rm -rf /'",
+        "script -qc 'rm -rf /' /dev/null",
+        "perf stat rm -rf /",
+        "perf stat -e cycles -- rm -rf /",
+        "valgrind --tool=none rm -rf /",
+        "bwrap --bind / / rm -rf /",
+        "bwrap --dev /dev --ro-bind /usr /usr -- rm -rf /",
+        "capsh -- -c 'rm -rf /'",
+        "capsh --drop=all -- -c 'rm -rf /'",
+        "numactl -N 0 rm -rf /",
+        "direnv exec . rm -rf /",
+        "npx -c 'rm -rf /'",
+        "uv run rm -rf /",
+        "gcc -wrapper rm,-rf,/ x.c",
+        "sdiff --diff-program=reboot a b",
+        "sdiff --diff-program reboot a b",
+        "npx --call 'rm -rf /'",
+        "uv run --with x rm -rf /",
+        "uv --directory / run rm -rf etc",
+        "perf record -o f rm -rf /",
+        "typeset -l x=RM; $x -rf /",
+        "diff3 --diff-program=reboot a b c",
+        "numactl --interleave=all rm -rf /",
+    ],
+)
+def test_a_program_that_starts_another_one_does_not_hide_it(line: str) -> None:
+    assert judged(line).action is Action.DENY
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "jobs -l",
+        "jobs -x echo a",
+        "declare -l x=LS; $x -l",
+        "perf stat ls",
+        "perf report rm",
+        "valgrind --tool=memcheck ./a.out",
+        "bwrap --ro-bind / / ls",
+        "capsh --print",
+        "capsh -- -c ls",
+        "numactl --hardware",
+        "numactl -N 0 ls",
+        "direnv exec . ls",
+        "direnv allow",
+        "npx tsc -p .",
+        "npx -c 'ls'",
+        "uv run pytest",
+        "uv pip install rm",
+        "gcc -O2 a.c -o a",
+        "gcc -wrapper valgrind,--quiet a.c",
+        "sdiff --diff-program=diff a b",
+        "sdiff a b",
+        "script -c ls",
+    ],
+)
+def test_a_program_that_starts_an_innocent_one_is_allowed(line: str) -> None:
+    assert judged(line).action is Action.ALLOW, judged(line).reason
+
+
+@pytest.mark.parametrize("line", ["BASH_ALIASES[$x]=ls", "BASH_ALIASES=([x]=ls)"])
+def test_a_name_that_is_not_shown_is_asked_about(line: str) -> None:
+    assert judged(line).action is Action.ASK
+
+
 _WORDS = st.lists(
     st.sampled_from(
         ["a", "/", "-", "--", "-c", "-n1", "-I", "-I{}", "{}", ":::", "::::", ";", "+", "=", "x=1",
@@ -248,7 +322,9 @@ def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 def test_no_wrapper_hides_a_denied_command(wrapper: str, line: str) -> None:
     entry = wrappers()[wrapper]
-    words = " ".join(["1"] * (entry.operands + entry.leading))
+    words = " ".join([*entry.verbs[:1], *["1"] * (entry.operands + entry.leading)])
+    if entry.before:  # a shell
+        line = f"-- -c {shlex.quote(line)}"
     assert judged(f"{wrapper} {words} {line}").action is Action.DENY
 
 
