@@ -28,7 +28,7 @@ use self::syscalls::Syscall;
 use self::wire::bytes::{AbsPath, Text};
 use self::wire::reader::{self, CanonicalError};
 
-pub use container::{Container, IdRange};
+pub use container::{Container, IdRange, Mask};
 pub use deserializers::present;
 pub use files::{
     FilesPlan, Grant, PreviouslyWritable, ProtectedNames, TEMP_PARENT, is_private_path,

@@ -26,7 +26,7 @@ use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
 use crate::network::namespace::{self, NamespaceError};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::{Container, Grant, Namespaces, Plan};
+use crate::plan::{Container, Grant, Mask, Namespaces, Plan};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
@@ -199,19 +199,12 @@ impl<'p> ContainerSandbox<'p> {
 
     /// Every path that the plan names inside must exist, unless init makes it.
     fn check_places(&self) -> Result<(), ContainerError> {
-        let grants = self
-            .grants()
-            .iter()
-            .map(|grant| (&grant.path, grant.optional, grant.source(), self.follows(grant)));
-        let masks = self
-            .container
-            .masks
-            .iter()
-            .map(|mask| (&mask.path, mask.optional, mask.source.clone(), true));
-        for (path, optional, from, follow) in grants.chain(masks) {
-            if !optional && !is_made(path) {
-                open_place(self.rootdir.as_fd(), path, follow).map_err(missing(path, &from))?;
-            }
+        for grant in self.grants().iter().filter(|grant| !grant.optional && !is_made(&grant.path)) {
+            open_place(self.rootdir.as_fd(), &grant.path, self.follows(grant))
+                .map_err(missing(&grant.path, &grant.source()))?;
+        }
+        for mask in self.container.masks.iter().filter(|mask| !is_made(&mask.path)) {
+            open_masked(self.rootdir.as_fd(), mask)?;
         }
         Ok(())
     }
@@ -248,6 +241,15 @@ fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<Owne
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
+    }
+}
+
+/// None: the path is missing, and may be. No symlink is followed: a command of an earlier container
+/// could have changed it, and the mask would cover another file.
+fn open_masked(root: BorrowedFd<'_>, mask: &Mask) -> Result<Option<OwnedFd>, ContainerError> {
+    match open_place(root, &mask.path, false) {
+        Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => Ok(None),
+        place => place.map(Some).map_err(missing(&mask.path, &mask.source)),
     }
 }
 
@@ -380,17 +382,12 @@ impl ContainerRoot<'_, '_> {
         self.pin_parents_of_masks(root)?;
         let masks = MaskSources::open(root).map_err(step("cannot open the masks"))?;
         for mask in &container.masks {
-            match open_place(root, &mask.path, true) {
-                Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}
-                place => {
-                    let place = place.map_err(missing(&mask.path, &mask.source))?;
-                    masks.put_on(place).map_err(|source| ContainerError::Inside {
-                        path: mask.path.clone(),
-                        from: mask.source.clone(),
-                        source,
-                    })?;
-                }
-            }
+            let Some(place) = open_masked(root, mask)? else { continue };
+            masks.put_on(place).map_err(|source| ContainerError::Inside {
+                path: mask.path.clone(),
+                from: mask.source.clone(),
+                source,
+            })?;
         }
         self.add_rules(root, rulesets)?;
         root::leave_old_root(root)?;
@@ -411,8 +408,8 @@ impl ContainerRoot<'_, '_> {
                 if is_made(&parent) || pinned.contains(&parent) {
                     continue;
                 }
-                // A missing path is reported when the mask is placed.
-                let Ok(place) = open_place(root, &parent, true) else { break };
+                // A missing path and a symlink are reported when the mask is placed.
+                let Ok(place) = open_place(root, &parent, false) else { break };
                 mount::clone_tree(&place, NO_SUID_NO_DEV)
                     .and_then(|tree| mount::attach(tree, place))
                     .map_err(|source| ContainerError::Inside {

@@ -82,6 +82,26 @@ def test_directories_above_a_mask_cannot_be_renamed(jail: Jail) -> None:
     assert jail.shell("cat /srv/a/b/key").stdout == "started\nsecret\n", "the control"
 
 
+def test_a_mask_through_a_symlink_is_refused(jail: Jail) -> None:
+    """A command of an earlier container can change the link, and the mask covers another file."""
+    made = (
+        "mkdir -p /srv/real /srv/other; echo secret > /srv/real/key; echo x > /srv/other/key; "
+        "ln -sfn real /srv/link; ln -sfn real/key /srv/last"
+    )
+    assert jail.shell(made).exit_code == 0
+    assert jail.shell("ln -sfn other /srv/link; ln -sfn other/key /srv/last").exit_code == 0
+    read = "cat /srv/real/key; touch /srv/ran"
+    for name in ("/srv/link/key", "/srv/last"):
+        for flag in (("--mount-mask", name), ("--deny", name), ("--deny", f"{name}?")):
+            outcome = jail.shell(read, *flag)
+            assert (outcome.exit_code, outcome.stdout) == (125, ""), str(outcome)
+            assert "symlink" in outcome.stderr.partition("hint:")[2], str(outcome)
+            assert not (jail.rootdir / "srv" / "ran").exists()
+    hidden = jail.shell("cat /srv/real/key", "--mount-mask", "/srv/real/key")
+    assert hidden.stdout == "started\n", str(hidden)
+    assert jail.shell("cat /srv/real/key").stdout == "started\nsecret\n", "the control"
+
+
 def test_grants_are_enforced_inside(jail: Jail) -> None:
     """C-139"""
     assert jail.shell("touch /srv/a /tmp/a").exit_code == 0
