@@ -162,13 +162,16 @@ impl SupervisedConnect {
                 if let TargetAddress::Socket(target) = target_address
                     && !allowed_targets.allows(target, sockopt::socket_type(&socket)?)
                 {
-                    self.refuse(target);
+                    self.refused.push(NetworkDecision::unproxied(target));
                     return Err(Errno::ACCESS);
                 }
                 let to_proxy = matches!(target_address,
                 TargetAddress::Socket(target) if allowed_targets.is_proxy(target));
                 let connected = sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT);
+                // After an error the source address belongs to another connection or to none, and
+                // a program outside could use it.
                 if to_proxy
+                    && matches!(connected, Ok(()) | Err(Errno::INPROGRESS | Errno::INTR))
                     && let Ok(own) =
                         rustix::net::getsockname(&socket).and_then(SocketAddr::try_from)
                 {
@@ -285,10 +288,10 @@ impl SupervisedConnect {
             .map(|()| Some(NotifyAnswer::Value(0)))
     }
 
-    fn refuse(&mut self, target: SocketAddr) {
-        if self.refused.len() < MAX_REFUSED_REPORTS {
-            self.refused.push(NetworkDecision::unproxied(target));
-        }
+    /// True until the refused connections are taken: each of them is in the journal, so no further
+    /// call is answered.
+    pub fn is_full(&self) -> bool {
+        self.refused.len() >= MAX_REFUSED_REPORTS
     }
 
     /// The refused connections since the last call.

@@ -246,7 +246,9 @@ impl<'a> Calls<'a> {
         let mut seen = due == Due::Calls;
         while started.elapsed() < CALLS_TURN_TIMEOUT {
             self.handlers.turn(&self.listener);
-            if due == Due::Traced {
+            if due == Due::Traced
+                || self.handlers.supervised_connect.as_ref().is_some_and(SupervisedConnect::is_full)
+            {
                 break;
             }
             match self.listener.next(std::mem::take(&mut seen))? {

@@ -4,6 +4,7 @@ trick reaches another server. The servers on the host record connections.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -308,6 +309,45 @@ def test_every_kind_of_connect_reaches_a_listed_port_and_no_other(
     )
 
 
+# Threads that all connect at once, so that many calls wait for the supervisor.
+_CROWD = """
+import socket, sys, threading
+print("started", flush=True)
+port, threads, each = (int(word) for word in sys.argv[1:])
+gate, refused = threading.Barrier(threads), []
+def call():
+    gate.wait()
+    for _ in range(each):
+        with socket.socket() as client:
+            refused.append(client.connect_ex(("127.0.0.1", port)))
+crowd = [threading.Thread(target=call) for _ in range(threads)]
+for thread in crowd:
+    thread.start()
+for thread in crowd:
+    thread.join()
+print(len(refused), sorted(set(refused)))
+"""
+
+
+def test_each_of_many_refused_connections_is_in_the_journal(
+    landlock_network: NetworkRunner,
+) -> None:
+    threads, each = 400, 5
+    with serving("127.0.0.1") as server:
+        server.socket.listen(4096)
+        words = [landlock_network.python, "-c", _CROWD, *map(str, (server.port, threads, each))]
+        control = landlock_network.outside(words)
+        assert control.stdout.splitlines() == ["started", f"{threads * each} [0]"], str(control)
+        assert len(server.received()) == threads * each
+        outcome = landlock_network.run(FILTERED, words)
+        denied = f"{threads * each} [{errno.EACCES}]"
+        assert outcome.stdout.splitlines() == ["started", denied], str(outcome)
+        assert server.received() == []
+    reported = [event for event in landlock_network.events() if event["event"] == "network"]
+    assert len(reported) == threads * each
+    assert {(one["action"], one["port"]) for one in reported} == {("deny", server.port)}
+
+
 # One process connects, and another swaps the port in the shared address. The second read by the
 # kernel could get either port.
 _RACE = """
@@ -533,6 +573,49 @@ for line in sys.stdin:
     except OSError as error:
         print(error, flush=True)
 """
+
+
+# Connects a socket to an allowed server, and then the same socket to the proxy, which fails.
+_CONNECTED_TWICE = """
+import os, socket, sys, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
+client = socket.socket()
+client.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+client.bind(("127.0.0.1", 0))
+client.connect(("127.0.0.1", int(sys.argv[1])))
+print(proxy.port, client.getsockname()[1], client.connect_ex((proxy.hostname, proxy.port)))
+sys.stdin.readline()
+with socket.create_connection((proxy.hostname, proxy.port), 60) as other:
+    other.sendall(b"CONNECT a.example:443 HTTP/1.1\\r\\n\\r\\n")
+    print(other.makefile().readline().strip())
+"""
+
+
+def test_a_failed_connection_to_the_proxy_opens_it_to_no_other_program(
+    landlock_network: NetworkRunner,
+) -> None:
+    with serving("127.0.0.1") as server:
+        allowed = network("filtered", local_ports=[server.port])
+        with landlock_network.running(allowed, _CONNECTED_TWICE, str(server.port)) as (
+            process,
+            stdin,
+        ):
+            assert process.stdout is not None
+            proxy, own, result = map(int, process.stdout.readline().split())
+            assert result == errno.EISCONN
+            with socket.socket() as stranger:
+                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                stranger.bind(("127.0.0.1", own))
+                stranger.settimeout(60)
+                try:
+                    stranger.connect(("127.0.0.1", proxy))
+                    stranger.sendall(b"CONNECT a.example:443 HTTP/1.1\r\n\r\n")
+                    answer = stranger.recv(64)
+                except (ConnectionResetError, BrokenPipeError):
+                    answer = b""
+            assert answer == b""
+            os.write(stdin, b"\n")
+            assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), "the control"
 
 
 def test_proxy_refuses_clients_outside_the_sandbox_even_with_the_token(
