@@ -214,6 +214,35 @@ def test_doctor_tries_everything_and_ends_well_here(sandbox: SandboxRunner) -> N
     assert "network, if a policy restricts it: through the proxy only" in asked
 
 
+# The kernel that brought what Paddock uses of each mechanism. See landlock(7), seccomp(2),
+# pidfd_getfd(2) and mount_setattr(2).
+_NEEDS = {
+    "landlock read": "5.13",
+    "landlock write": "5.13",
+    "landlock ptrace": "5.13",
+    "landlock refer": "5.19",
+    "landlock truncate": "6.2",
+    "landlock tcp ports": "6.7",
+    "landlock ioctl_dev": "6.10",
+    "landlock signal scope": "6.12",
+    "landlock abstract socket scope": "6.12",
+    "user notification": "5.9",
+    "user notification despite signals": "5.19",
+    "socket of another process": "5.6",
+    "user namespace": "5.12",
+    "ptrace stop": "3.4",
+}
+
+
+def test_doctor_names_the_kernel_that_has_each_mechanism(sandbox: SandboxRunner) -> None:
+    """F-008"""
+    tried = json.loads(paddock(sandbox, "doctor", "--json").stdout)["tried"]
+    needs = {one["mechanism"]: one["needs"] for one in tried}
+    assert {name: needs[name] for name in _NEEDS} == {
+        name: f"Linux {version}" for name, version in _NEEDS.items()
+    }
+
+
 def test_doctor_names_the_tier_that_a_run_would_have(full: SandboxRunner) -> None:
     assert json.loads(paddock(full, "doctor", "--json").stdout)["tier"] == "full"
     assert "tier full" in paddock(full, "explain").stdout

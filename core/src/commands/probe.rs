@@ -57,10 +57,17 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "seccomp x32", needs: "Linux 4.14", probe: seccomp_x32 },
     Mechanism { name: "seccomp io_uring", needs: "Linux 3.17", probe: seccomp_io_uring },
     Mechanism { name: "seccomp TIOCSTI", needs: "Linux 3.17", probe: seccomp_tiocsti },
-    Mechanism { name: "user notification", needs: "Linux 5.0", probe: user_notification },
+    // 5.0 has the listener, 5.5 lets a call continue, 5.9 gives the caller a descriptor.
+    Mechanism { name: "user notification", needs: "Linux 5.9", probe: user_notification },
+    Mechanism {
+        name: "user notification despite signals",
+        needs: "Linux 5.19",
+        probe: killable_notification,
+    },
     Mechanism { name: "socket of another process", needs: "Linux 5.6", probe: pinned_socket },
     Mechanism { name: "ptrace stop", needs: "Linux 3.4", probe: ptrace_stop },
-    Mechanism { name: "user namespace", needs: "Linux 3.8", probe: user_namespace },
+    // 3.8 has the namespace, 5.12 changes the flags of a whole tree of mounts (mount_setattr).
+    Mechanism { name: "user namespace", needs: "Linux 5.12", probe: user_namespace },
     Mechanism { name: "network namespace", needs: "Linux 3.8", probe: network_namespace },
     Mechanism {
         name: "network filter",
@@ -409,6 +416,18 @@ fn user_notification(_: &ProbeScene) -> ProbeResult {
         held: seen == ProbeOutcome::Done,
         detail: format!("a listener: {}", seen.words()),
     }
+}
+
+/// Without it a call that waits for its answer is made again after each signal. The filter has no
+/// address, so none is installed.
+fn killable_notification(_: &ProbeScene) -> ProbeResult {
+    let flags =
+        libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+    let install = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+    let seen = sys::numeric_syscall(libc::SYS_seccomp, [install, flags, 0, 0]);
+    let held = seen.err() == Some(Errno::FAULT);
+    let detail = if held { "the kernel knows the flag" } else { "the kernel lacks the flag" };
+    ProbeResult { held, detail: detail.to_owned() }
 }
 
 /// A connection to a port of this machine.

@@ -412,6 +412,7 @@ impl Run<'_> {
             command: argv,
             profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
             plan: self.plan_sha256,
+            network_by: preflight.network_by(plan),
             requested: preflight.requested(plan),
             actual: preflight.actual(plan),
         }))?;

@@ -65,12 +65,14 @@ pub enum NotJudged {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
     /// The exec can not be read, so it is denied, with what is known of it.
-    Unseen { call: Box<UnseenCall>, why: &'static str },
+    Unseen { call: Box<ObservedExec>, why: &'static str },
 }
 
+/// What the journal gets of an exec.
 #[derive(Debug, Default)]
-pub struct UnseenCall {
+pub struct ObservedExec {
     pub exe: Vec<u8>,
+    pub interpreter: Option<Vec<u8>>,
     /// Each with its NUL.
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
@@ -106,9 +108,9 @@ impl ExpectedExec {
     ) -> Result<ExpectedExec, NotJudged> {
         let exec_call = ExecCall::of(call);
         let memory = &mut caller_view.memory;
-        let mut unseen = UnseenCall {
+        let mut unseen = ObservedExec {
             process: ExecProcess { pid: call.thread, ..ExecProcess::default() },
-            ..UnseenCall::default()
+            ..ObservedExec::default()
         };
         memory.turn_to(call.thread);
         memory.prefetch_pages(exec_call.path, exec_call.argv);
@@ -150,8 +152,9 @@ impl ExpectedExec {
             Err(ChainError::Unseen { named, why }) => {
                 let process =
                     process.or_else(|| ExecProcess::of(call.thread).ok()).unwrap_or(unseen.process);
-                let call = Box::new(UnseenCall {
+                let call = Box::new(ObservedExec {
                     exe: named,
+                    interpreter: None,
                     argv,
                     cwd: WorkingDirectory::of(call.thread).path,
                     process,
@@ -212,21 +215,38 @@ impl ExpectedExec {
         hash.finalize().into()
     }
 
+    /// For the journal.
+    pub fn observed(&self) -> ObservedExec {
+        ObservedExec {
+            exe: self.exe().to_vec(),
+            interpreter: self.interpreter().map(<[u8]>::to_vec),
+            argv: self.argv.clone(),
+            cwd: self.cwd().to_vec(),
+            process: self.process(),
+        }
+    }
+
+    /// The program that runs, if the requested file is a script.
+    fn interpreter(&self) -> Option<&[u8]> {
+        let (program, scripts) = self.chain.split_last()?;
+        (!scripts.is_empty()).then_some(&program.real)
+    }
+
     pub fn exe(&self) -> &[u8] {
         self.chain.first().map_or(&self.named, |link| &link.real)
     }
 }
 
-impl UnseenCall {
+impl ObservedExec {
     /// EPERM and ESRCH are answers to the supervisor, not to the caller: the process can not be
     /// read, or has ended.
     fn caller(&self, named: &[u8], errno: Errno) -> NotJudged {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
-                let call = UnseenCall {
+                let call = ObservedExec {
                     exe: named.to_vec(),
                     process: self.process,
-                    ..UnseenCall::default()
+                    ..ObservedExec::default()
                 };
                 NotJudged::Unseen {
                     call: Box::new(call),

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 
 use self::exec_questions::{ExecQuestion, MAX_DENIALS};
-use self::expected_exec::{CallerView, ExpectedExec, NotJudged, UnseenCall};
+use self::expected_exec::{CallerView, ExpectedExec, NotJudged, ObservedExec};
 use self::interpreter_chain::{ChainFile, FileState};
 use self::rules::{
     Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, ParentProcess, RuleError,
@@ -191,8 +191,7 @@ impl ExecGate {
                     by: None,
                     asked_ms: None,
                 };
-                let UnseenCall { exe, argv, cwd, process } = *unseen;
-                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision_reason);
+                self.record_exec(*unseen, ExecResult::Denied, decision_reason);
                 return listener.answer(&call, NotifyAnswer::Fail(Errno::ACCESS));
             }
         };
@@ -357,21 +356,16 @@ impl ExecGate {
         result: ExecResult,
         decision_reason: DecisionReason,
     ) {
-        let (exe, process, cwd) =
-            (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
-        let ExpectedExec { argv, .. } = expected;
-        self.record_exec(process, exe, argv, cwd, result, decision_reason);
+        self.record_exec(expected.observed(), result, decision_reason);
     }
 
     fn record_exec(
         &mut self,
-        process: ExecProcess,
-        exe: Vec<u8>,
-        argv: Vec<u8>,
-        cwd: Vec<u8>,
+        observed: ObservedExec,
         result: ExecResult,
         decision_reason: DecisionReason,
     ) {
+        let ObservedExec { exe, interpreter, argv, cwd, process } = observed;
         let DecisionReason { rule, reason, by, asked_ms } = decision_reason;
         let rule =
             rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
@@ -382,6 +376,7 @@ impl ExecGate {
             process,
             branch,
             exe,
+            interpreter,
             argv,
             cwd,
             result,

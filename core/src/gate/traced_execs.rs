@@ -142,19 +142,9 @@ impl ExecGate {
                         kill(pid);
                         admitted.killed = true;
                         admitted.call.thread = pid;
-                        let (process, cwd) =
-                            (admitted.expected.process(), admitted.expected.cwd().to_vec());
-                        let argv = admitted.expected.argv.clone();
-                        let (exe, decision_reason) =
-                            (admitted.expected.exe().to_vec(), admitted.decision_reason.clone());
-                        self.record_exec(
-                            process,
-                            exe,
-                            argv,
-                            cwd,
-                            ExecResult::Attack(what),
-                            decision_reason,
-                        );
+                        let observed = admitted.expected.observed();
+                        let decision_reason = admitted.decision_reason.clone();
+                        self.record_exec(observed, ExecResult::Attack(what), decision_reason);
                     }
                 }
             }

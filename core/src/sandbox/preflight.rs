@@ -8,10 +8,10 @@ use super::container::ContainerSandbox;
 use super::error::SandboxError;
 use super::landlock::{self, FileGrants};
 use crate::journal::Journal;
-use crate::journal::event::Enforcement;
+use crate::journal::event::{Enforcement, NetworkMechanism};
 use crate::network::supervisor::prepare::NetworkSetup;
 use crate::plan::wire::writer::{self, NonUtf8};
-use crate::plan::{self, Grant, NoticeLevel, Plan};
+use crate::plan::{self, Grant, NetworkMode, NoticeLevel, Plan, Tier};
 
 pub struct Preflight<'p> {
     pub files: Option<FileGrants<'p>>,
@@ -56,6 +56,18 @@ impl<'p> Preflight<'p> {
             paths: self.files.as_ref().map_or(0, |files| files.actual_paths),
             blocked: self.restrictions.filter().map_or(0, |filter| filter.blocked),
             ..self.requested(plan)
+        }
+    }
+
+    pub fn network_by(&self, plan: &Plan) -> NetworkMechanism {
+        match (&plan.network, plan.tier) {
+            _ if plan.container.is_some() => NetworkMechanism::Namespace,
+            (None, _) => NetworkMechanism::None,
+            (Some(_), Tier::Full) => NetworkMechanism::Namespace,
+            (Some(network), Tier::Landlock) => match network.mode {
+                NetworkMode::None => NetworkMechanism::Seccomp,
+                NetworkMode::Filtered => NetworkMechanism::SupervisedConnect,
+            },
         }
     }
 

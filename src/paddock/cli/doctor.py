@@ -116,7 +116,9 @@ def _needed(probe: Probe, plan: Plan) -> bool:
                 return _pins(plan)
             return bool(plan.landlock) and optional.get(subject, "read_file") in known
         case "user":
-            return plan.tier is Tier.FULL if subject == "namespace" else plan.gate is not None
+            if subject == "namespace":
+                return plan.tier is Tier.FULL
+            return subject == "notification" and (plan.gate is not None or plan.judges_writes)
         case "ptrace":
             return plan.gate is not None
         case "network":

@@ -177,6 +177,24 @@ def test_scripts_are_nested_as_deep_as_the_kernel_nests_them(gate: Gate) -> None
     assert gate.ran() == []
 
 
+def test_an_event_of_a_script_names_the_interpreter(gate: Gate) -> None:
+    """F-042"""
+    programs, project = gate.sandbox.programs, gate.project
+    own = rule("own", "allow", exe_glob=f"{project}/*")
+    for name, program in (("runs", programs.allowed), ("stays", programs.forbidden)):
+        gate.sandbox.tree.put(project / name, f"#!{program}\n", mode=0o755)
+    outcome = gate.shell("./runs; ./stays; :", gate.forbidding, own)
+    assert gate.ran() == ["allowed ./runs"], str(outcome)
+    found = {
+        Path(str(event["exe"])).name: (event["interpreter"], event["action"])
+        for event in gate.execs()
+    }
+    assert found["runs"] == (str(programs.allowed), "allow")
+    assert found["stays"] == (str(programs.forbidden), "deny")
+    (shell,) = {one for one in found if one not in ("runs", "stays")}
+    assert found[shell] == (None, "allow"), "a program has no interpreter"
+
+
 def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
     programs = gate.sandbox.programs
     sub = gate.sandbox.tree.make(gate.project / "sub")

@@ -5,7 +5,6 @@ trick reaches another server. The servers on the host record connections.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import signal
@@ -506,9 +505,21 @@ def test_a_rule_that_this_tier_cannot_enforce_is_refused(landlock_network: Netwo
     assert (asking.exit_code, "questions about hosts" in asking.stderr) == (125, True), str(asking)
 
 
-def test_journal_records_the_supervised_network(landlock_network: NetworkRunner) -> None:
-    assert landlock_network.run(FILTERED, ["/bin/true"]).exit_code == 0
-    assert json.loads(json.dumps(landlock_network.events()[0]["actual"]))["network"] == "filtered"
+def test_journal_records_the_mechanism_of_the_network(
+    landlock_network: NetworkRunner, full_network: NetworkRunner
+) -> None:
+    """F-156"""
+    for tier, held in (
+        (landlock_network, {"none": "seccomp", "filtered": "supervised connect"}),
+        (full_network, {"none": "namespace", "filtered": "namespace"}),
+    ):
+        for mode, by in held.items():
+            assert tier.run(network(mode), ["/bin/true"]).exit_code == 0
+            start = [event for event in tier.events() if event["event"] == "session.start"][-1]
+            assert (start["network_by"], start["actual"]["network"]) == (by, mode)
+        assert tier.run(None, ["/bin/true"]).exit_code == 0
+        start = [event for event in tier.events() if event["event"] == "session.start"][-1]
+        assert (start["network_by"], start["actual"]["network"]) == ("none", None)
 
 
 @pytest.fixture(name="callers")

@@ -27,8 +27,18 @@ def test_a_start_event_shows_user_directory_and_applied_policy() -> None:
         "ppid_chain=bash:4100->sshd:900->init:1 cwd=/home/ada/project tty=/dev/pts/0 "
         'command="git status" '
         "profile=ai-agent plan=2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae "
-        "landlock=1 seccomp=1 paths=4 blocked=5 network=filtered"
+        "network_by=namespace landlock=1 seccomp=1 paths=4 blocked=5 network=filtered"
     )
+
+
+def test_a_field_has_the_same_type_in_every_event() -> None:
+    """F-042"""
+    types: dict[str, set[str]] = {}
+    for raw in EVENTS.read_text().splitlines():
+        for name, value in json.loads(raw).items():
+            if value is not None:
+                types.setdefault(name, set()).add(type(value).__name__)
+    assert {name: found for name, found in types.items() if len(found) > 1} == {}
 
 
 def test_an_exceeded_limit_shows_its_name_and_mechanism() -> None:

@@ -7,6 +7,8 @@ pub struct ExecReport {
     /// For a denied exec: the child of the run's command that the process descends from.
     pub branch: Option<u32>,
     pub exe: Vec<u8>,
+    /// The program that runs, if `exe` is a script.
+    pub interpreter: Option<Vec<u8>>,
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
     pub result: ExecResult,

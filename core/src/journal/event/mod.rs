@@ -27,6 +27,8 @@ pub const MAX_BODY_BYTES: usize = 3840;
 
 pub const MAX_NAME_CHARS: usize = 128;
 const MAX_PATH_CHARS: usize = 1024;
+/// A `#!` line has at most 255 bytes.
+const MAX_INTERPRETER_CHARS: usize = 255;
 const MAX_CWD_CHARS: usize = 512;
 const MAX_ARGUMENTS_CHARS: usize = 1024;
 pub const MAX_REASON_CHARS: usize = 512;
@@ -50,6 +52,30 @@ pub struct Enforcement {
     pub network: Option<NetworkMode>,
 }
 
+/// The mechanism that enforces the network rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkMechanism {
+    /// The network is not restricted.
+    None,
+    /// A network namespace without a connection to other machines.
+    Namespace,
+    /// The filter denies every socket that reaches a host.
+    Seccomp,
+    /// The filter denies other sockets, and the supervisor connects for the command.
+    SupervisedConnect,
+}
+
+impl NetworkMechanism {
+    fn name(self) -> &'static str {
+        match self {
+            NetworkMechanism::None => "none",
+            NetworkMechanism::Namespace => "namespace",
+            NetworkMechanism::Seccomp => "seccomp",
+            NetworkMechanism::SupervisedConnect => "supervised connect",
+        }
+    }
+}
+
 pub struct SessionStart<'a> {
     pub user: &'a [u8],
     pub uid: u32,
@@ -60,6 +86,7 @@ pub struct SessionStart<'a> {
     pub command: &'a [CString],
     pub profile: &'a [u8],
     pub plan: &'a str,
+    pub network_by: NetworkMechanism,
     pub requested: Enforcement,
     pub actual: Enforcement,
 }
@@ -219,7 +246,12 @@ impl SessionStart<'_> {
         let mut tail = String::with_capacity(512);
         tail.push_str(",\"profile\":");
         writer::string_within(&mut tail, self.profile, NonUtf8::Text, MAX_NAME_CHARS);
-        let _ = write!(tail, ",\"plan\":\"{}\",\"requested\":", self.plan);
+        let _ = write!(
+            tail,
+            ",\"plan\":\"{}\",\"network_by\":\"{}\",\"requested\":",
+            self.plan,
+            self.network_by.name()
+        );
         self.requested.write(&mut tail);
         tail.push_str(",\"actual\":");
         self.actual.write(&mut tail);
@@ -306,8 +338,19 @@ fn network_fields(out: &mut String, decision: &NetworkDecision) {
 }
 
 fn exec_fields(out: &mut String, report: &ExecReport) {
-    let ExecReport { process, exe, argv, cwd, result, rule, reason, by, asked_ms, branch: _ } =
-        report;
+    let ExecReport {
+        process,
+        exe,
+        interpreter,
+        argv,
+        cwd,
+        result,
+        rule,
+        reason,
+        by,
+        asked_ms,
+        branch: _,
+    } = report;
     let (action, ran) = match result {
         ExecResult::Ran { .. } => ("allow", true),
         ExecResult::Failed => ("allow", false),
@@ -320,6 +363,13 @@ fn exec_fields(out: &mut String, report: &ExecReport) {
         process.pid, process.parent
     );
     writer::string_within(out, exe, NonUtf8::Text, MAX_PATH_CHARS);
+    out.push_str(",\"interpreter\":");
+    match interpreter {
+        Some(interpreter) => {
+            writer::string_within(out, interpreter, NonUtf8::Text, MAX_INTERPRETER_CHARS)
+        }
+        None => out.push_str("null"),
+    }
     out.push_str(",\"argv\":");
     strings_within(out, redact::words(exec::nul_separated(argv).into_iter()), MAX_ARGUMENTS_CHARS);
     out.push_str(",\"cwd\":");
@@ -407,6 +457,7 @@ mod tests {
             command,
             profile: b"ai-agent",
             plan: "00",
+            network_by: NetworkMechanism::None,
             requested: Enforcement::default(),
             actual: Enforcement { seccomp: true, ..Enforcement::default() },
         })
@@ -417,6 +468,7 @@ mod tests {
             process: exec::ExecProcess { pid: 43, parent: 42, uid: 1000 },
             branch: None,
             exe: b"/usr/bin/git".to_vec(),
+            interpreter: None,
             argv: b"git\0push\0".to_vec(),
             cwd: b"/w".to_vec(),
             result,
@@ -514,6 +566,7 @@ mod tests {
         let argv = [&long[..], &[0]].concat().repeat(40);
         parsed(&Event::Exec(&ExecReport {
             exe,
+            interpreter: Some(long),
             argv,
             cwd,
             rule,
