@@ -61,7 +61,7 @@ def test_status_shows_which_limits_are_enforced(sandbox: SandboxRunner) -> None:
     assert "writes: NOT limited" in local.stdout
     assert json.loads(sandbox_output(sandbox, "status", "--json").stdout)["writes_confined"] is True
     old = sandbox_output(
-        sandbox, "status", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
+        sandbox, "status", prefix=[sandbox.programs.oldkernel, "--no-seccomp", ENOSYS, "--"]
     )
     assert old.exit_code == 125
     assert "commands cannot run" in old.stderr
@@ -83,11 +83,39 @@ def test_self_test_fails_without_enforcement(sandbox: SandboxRunner) -> None:
         "FAILED",
     ]
     old = sandbox_output(
-        sandbox, "selftest", prefix=[sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--"]
+        sandbox, "selftest", prefix=[sandbox.programs.oldkernel, "--no-seccomp", ENOSYS, "--"]
     )
     assert (old.exit_code, old.stdout.splitlines()[0][:2]) == (125, "ok"), str(old)
     assert "FAILED" in old.stdout
     assert list(sandbox.tester.home.glob("paddock-selftest-*")) == []
+
+
+_SESSIONS = """
+import asyncio
+from paddock import Sandbox, run_sync
+print(run_sync(["echo", "once"]).output["stdout"].head)
+async def session():
+    async with Sandbox() as sandbox:
+        print((await sandbox.run(["echo", "session"])).output["stdout"].head)
+asyncio.run(session())
+"""
+
+
+@pytest.mark.parametrize("errno", [ENOSYS, "95"])
+def test_a_kernel_with_namespaces_and_no_landlock_runs_sessions(
+    full: SandboxRunner, errno: str
+) -> None:
+    """`paddock run`, the Python API and the self test need the same."""
+    old: list[Word] = [full.programs.oldkernel, "--no-landlock", errno, "--"]
+    script = full.tree.put(full.tree.root / "sessions.py", _SESSIONS)
+    python = full.installation.root / "bin" / "python"
+    ran = full.tester.run([*old, python, script], cwd=full.tree.project)
+    assert ran.stdout == "b'once\\n'\nb'session\\n'\n", str(ran)
+    run = full.outside([*old, full.installation.paddock, "run", "--", "true"])
+    assert run.exit_code == 0, str(run)
+    tried = sandbox_output(full, "selftest", prefix=old)
+    words = [line.split()[0] for line in tried.stdout.splitlines()]
+    assert (tried.exit_code, words) == (0, ["ok"] * 4), str(tried)
 
 
 @pytest.mark.parametrize("act", ["setup", "reset"])
@@ -243,7 +271,7 @@ def test_linux_mode_without_landlock_is_refused_or_asks(sandbox: SandboxRunner) 
         answer: list[object] = json.loads(ran.stdout)
         return answer
 
-    old = (sandbox.programs.oldkernel, "--no-landlock", ENOSYS, "--")
+    old = (sandbox.programs.oldkernel, "--no-seccomp", ENOSYS, "--")
     assert look("strict") == ["exited", "ran\n", "allow", []]
     assert look("lenient") == ["exited", "ran\n", "allow", []]
     assert look("strict", *old)[:2] == ["unavailable", ""]

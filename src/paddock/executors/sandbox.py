@@ -235,7 +235,7 @@ class SandboxExecutor:
                 hint="start a new session in the directory that you want",
             )
         grant = GrantFlag(
-            access=Access.EXEC,
+            access=Access.READ,
             pattern=core.program(),
             flag="what starts its commands",
         )
