@@ -14,6 +14,7 @@ from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
 from paddock.host import Host, Probe, Usable, measure, try_everything
 from paddock.plan import Plan, compile_plan
+from paddock.plan.tier import opening
 from paddock.policy import Origin, Request, load
 from paddock.policy.model import Tier
 
@@ -56,6 +57,7 @@ def execute(arguments: list[str]) -> int:
                     "namespaces": {
                         "usable": host.namespaces.usable,
                         "refusal": _refusal(host.namespaces),
+                        "opened_by": opening(host),
                     },
                     "overlay": {"usable": host.overlay.usable, "refusal": _refusal(host.overlay)},
                     "not_covered": list(not_covered(plan)) if plan and enforced else None,
@@ -90,6 +92,11 @@ def execute(arguments: list[str]) -> int:
     ):
         if not tried.usable:
             say(f"this machine has no {subject}: {tried.refusal}")
+    if opened := opening(host):
+        say(
+            f"to get the full tier, {opened}. There denied names inside a grant are unreadable, "
+            "and a run has its own processes and network."
+        )
     if plan and tier:
         say(f"tier: {tier.value}. This machine can enforce the default profile (ai-agent).")
         say(f"not enforced in this tier: {'; '.join(not_covered(plan))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paddock.frozen import dataclass
+from paddock.host.closed_namespaces import ClosedBy
 from paddock.text.path_walk import Tree
 
 
@@ -13,14 +14,12 @@ class Usable:
     usable: bool
     errno: str | None = None
     step: str | None = None
+    closed_by: ClosedBy | None = None
 
     @property
     def refusal(self) -> str:
-        return (
-            f"{self.step}: {self.errno}"
-            if self.step and self.errno
-            else self.step or self.errno or "not usable"
-        )
+        failed = ": ".join(filter(None, (self.step, self.errno))) or "not usable"
+        return f"{failed}; {self.closed_by.setting}" if self.closed_by else failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from paddock.core import process as core
 from paddock.errors import CoreError
+from paddock.host.closed_namespaces import closed_by
 from paddock.host.facts import Host, Probe, Usable
 from paddock.host.installation import missing_entries, own_paths, search_dirs
 from paddock.text.path_walk import Tree
@@ -34,7 +36,7 @@ def measure(
             listener=bool(facts["listener"]),
             filtered=bool(facts["filtered"]),
             no_new_privs=bool(facts["no_new_privs"]),
-            namespaces=_usable(facts["namespaces"]),
+            namespaces=_namespaces(facts),
             overlay=_usable(facts["overlay"]),
             uid=uid,
             user=user,
@@ -52,6 +54,13 @@ def measure(
 
 def _usable(tried: dict[str, Any]) -> Usable:
     return Usable(usable=bool(tried["usable"]), errno=tried["errno"], step=tried.get("step"))
+
+
+def _namespaces(facts: dict[str, Any]) -> Usable:
+    tried = _usable(facts["namespaces"])
+    if tried.usable:
+        return tried
+    return replace(tried, closed_by=closed_by(filtered=bool(facts["filtered"])))
 
 
 def try_everything() -> tuple[Probe, ...]:

@@ -28,7 +28,7 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
             "--tier full needs namespaces, and this machine denies them "
             f"({host.namespaces.refusal})",
             hint="without --tier, Paddock uses the landlock tier"
-            + ("; in a container, the filter of the engine may deny them" if host.filtered else ""),
+            + (f"; for the full tier {opened}" if (opened := opening(host)) else ""),
         )
     return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
 
@@ -48,6 +48,11 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
                 )
 
 
+def opening(host: Host) -> str | None:
+    """What to type to get user namespaces. None: they work, or no known setting closes them."""
+    return host.namespaces.closed_by.opened_by if host.namespaces.closed_by else None
+
+
 def remedy(host: Host) -> str:
     # EOPNOTSUPP is the answer of Landlock when it is off at boot; no filter of an engine gives it.
     hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
@@ -64,9 +69,11 @@ def remedy(host: Host) -> str:
         if host.filtered and host.landlock_errno == "EOPNOTSUPP"
         else ""
     )
+    opened = opening(host)
+    full = f"{opened}: the full tier needs no newer kernel; " if opened and not inside else ""
     return (
-        f"{inside}type `paddock doctor` to see what this machine can enforce; to run without it, "
-        "write filesystem.require_enforced = false"
+        f"{inside}{full}type `paddock doctor` to see what this machine can enforce; to run without "
+        "it, write filesystem.require_enforced = false"
     )
 
 
