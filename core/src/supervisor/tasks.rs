@@ -15,7 +15,7 @@ use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::git;
 use crate::files::guard::{CoveredName, Guard, GuardError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
-use crate::files::writes::{ChangedName, MAX_CHANGED_NAMES, RefusedWrite};
+use crate::files::writes::{ChangedName, MAX_CHANGED_NAMES, RefusalCause, RefusedWrite};
 use crate::gate::ExecGate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
@@ -366,7 +366,12 @@ fn refused_access(refused: &RefusedWrite) -> Option<RefusedFileAccess> {
             b"an unknown name",
             b"the file of the program cannot be read, so the kernel hides its memory",
         ),
-        path if refused.denied => (path, b"a deny rule closes this name"),
+        path if refused.cause == RefusalCause::Denied => (path, b"a deny rule closes this name"),
+        path if refused.cause == RefusalCause::TwoGrants => (
+            path,
+            b"the old name is in another grant, and the kernel renames only inside one (EXDEV): copy \
+              and remove, or grant a directory above both",
+        ),
         path if !setting.is_empty() => (path, kept.as_bytes()),
         path if would_make_repository(path) => {
             (path, b"git would take the directory for a repository and obey its configuration")

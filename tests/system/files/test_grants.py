@@ -242,6 +242,37 @@ def test_rename_between_two_writable_trees_works(sandbox: SandboxRunner, tree: P
     assert (two / "x").exists()
 
 
+def test_a_rename_between_two_mounts_says_once_what_to_do(
+    full: SandboxRunner, tree: ProjectTree
+) -> None:
+    """In the full tier each grant is a mount, and the kernel renames only inside one."""
+    above = tree.make(tree.root / "above")
+    one, two = tree.make(above / "one"), tree.make(above / "two")
+    for name in ("x", "y"):
+        tree.put(one / name, "moved\n")
+    flags = ("-a", f"{one}/**", "-a", f"{two}/**")
+    script = (
+        "import os, sys; print('started', flush=True)\n"
+        "for name in 'xy':\n"
+        "    try: os.rename(f'{sys.argv[1]}/{name}', f'{sys.argv[2]}/{name}'); print('ok')\n"
+        "    except OSError as error: print(error.strerror)"
+    )
+    outcome = full.inside(["/usr/bin/python3", "-c", script, one, two], *flags)
+    assert outcome.stdout.splitlines()[1:] == ["Invalid cross-device link"] * 2, str(outcome)
+    told = [line for line in outcome.stderr.splitlines() if "EXDEV" in line]
+    assert len(told) == 1, str(outcome)
+    assert f"{two}/x" in told[0]
+    assert "grant a directory above both" in told[0]
+    assert sorted(path.name for path in one.iterdir()) == ["x", "y"]
+    # A program expects it from /tmp, which is often a file system of its own.
+    private = "echo > /tmp/x && mv /tmp/x moved && echo ok"
+    from_tmp = full.inside(["sh", "-c", private])
+    assert (from_tmp.stdout, "EXDEV" in from_tmp.stderr) == ("ok\n", False), str(from_tmp)
+    wider = full.inside(["/usr/bin/python3", "-c", script, one, two], "-a", f"{above}/**")
+    assert wider.stdout.splitlines()[1:] == ["ok"] * 2, str(wider)
+    assert sorted(path.name for path in two.iterdir()) == ["x", "y"]
+
+
 def test_a_file_grant_covers_that_file_and_not_its_siblings(
     sandbox: SandboxRunner, tree: ProjectTree
 ) -> None:

@@ -80,6 +80,28 @@ pub fn calls(plan: &Plan) -> Vec<&'static str> {
     calls
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefusalCause {
+    Protected,
+    /// A deny rule closes the name.
+    Denied,
+    /// A rename between two grants, which are two mounts of one file system.
+    TwoGrants,
+}
+
+impl RefusalCause {
+    fn of(denied: bool) -> RefusalCause {
+        if denied { RefusalCause::Denied } else { RefusalCause::Protected }
+    }
+
+    fn parse(byte: u8) -> Option<RefusalCause> {
+        [RefusalCause::Protected, RefusalCause::Denied, RefusalCause::TwoGrants]
+            .into_iter()
+            .find(|cause| *cause as u8 == byte)
+    }
+}
+
 /// A refused call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedWrite {
@@ -88,8 +110,7 @@ pub struct RefusedWrite {
     pub program: Vec<u8>,
     /// Empty: the kernel hides the memory of the caller, and with it the path.
     pub path: Vec<u8>,
-    /// A deny rule closes the name. Otherwise it is protected.
-    pub denied: bool,
+    pub cause: RefusalCause,
     /// The setting of git that would change, in a file from before the run. Mostly empty.
     pub setting: Vec<u8>,
 }
@@ -100,21 +121,21 @@ const MAX_SETTING_BYTES: usize = 256;
 impl RefusedWrite {
     /// As a message to the supervisor.
     pub fn bytes(&self) -> Vec<u8> {
-        let RefusedWrite { thread, program, path, denied, setting } = self;
-        let (thread, denied) = (thread.to_ne_bytes(), [u8::from(*denied)]);
+        let RefusedWrite { thread, program, path, cause, setting } = self;
+        let (thread, cause) = (thread.to_ne_bytes(), [*cause as u8]);
         let setting = &setting[..setting.len().min(MAX_SETTING_BYTES)];
-        [&b"R"[..], &thread, &denied, program, b"\0", path, b"\0", setting].concat()
+        [&b"R"[..], &thread, &cause, program, b"\0", path, b"\0", setting].concat()
     }
 
     /// None: the message is another one.
     pub fn parse(bytes: &[u8]) -> Option<RefusedWrite> {
         let [b'R', bytes @ ..] = bytes else { return None };
         let (thread, bytes) = bytes.split_first_chunk()?;
-        let (denied, bytes) = bytes.split_first()?;
+        let (cause, bytes) = bytes.split_first()?;
         let mut parts = bytes.splitn(3, |byte| *byte == 0).map(<[u8]>::to_vec);
         let (program, path, setting) = (parts.next()?, parts.next()?, parts.next()?);
         let thread = u32::from_ne_bytes(*thread);
-        Some(RefusedWrite { thread, program, path, denied: *denied != 0, setting })
+        Some(RefusedWrite { thread, program, path, cause: RefusalCause::parse(*cause)?, setting })
     }
 }
 
@@ -135,6 +156,8 @@ enum Failure {
     Waits,
     Kernel(Errno),
     Protected(Vec<u8>),
+    /// A rename to this path from another grant on the same file system.
+    TwoGrants(Vec<u8>),
     /// A file of git from before the run keeps this setting. Empty: the file is protected.
     Kept {
         path: Vec<u8>,
@@ -161,6 +184,8 @@ pub struct Writer {
     rules: Option<OwnedFd>,
     /// An observer looks at each call before it is served.
     pub is_observed: bool,
+    /// A rename between two grants was reported. Programs try it before they copy.
+    told_two_grants: bool,
     /// The supervisor renames directories in a copy of the workspace: the overlay can not.
     has_copy: bool,
     /// A process inside can have other mounts or another root than this one.
@@ -207,6 +232,7 @@ impl Writer {
             changed: ChangedNames::default(),
             rules: None,
             is_observed: plan.observe,
+            told_two_grants: false,
             has_copy: plan.workspace.is_some(),
             may_see_other_files: plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.namespaces),
             lock,
@@ -280,11 +306,20 @@ impl Writer {
                 let program = caller.program();
                 listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
                 let (thread, path) = (call.thread, Vec::new());
-                let (denied, setting) = (false, Vec::new());
-                return Served::Refused(RefusedWrite { thread, program, path, denied, setting });
+                let (cause, setting) = (RefusalCause::Protected, Vec::new());
+                return Served::Refused(RefusedWrite { thread, program, path, cause, setting });
             }
             Err(Failure::Kernel(Errno::XDEV)) if renames && self.has_copy => {
                 return Served::RenameInCopy;
+            }
+            Err(Failure::TwoGrants(path)) => {
+                let program = caller.program();
+                listener.answer(call, NotifyAnswer::Fail(Errno::XDEV));
+                if !std::mem::replace(&mut self.told_two_grants, true) {
+                    let (thread, cause) = (call.thread, RefusalCause::TwoGrants);
+                    let setting = Vec::new();
+                    return Served::Refused(RefusedWrite { thread, program, path, cause, setting });
+                }
             }
             Err(Failure::Kernel(errno)) => listener.answer(call, NotifyAnswer::Fail(errno)),
             Err(Failure::Waits) if self.waiting.len() < MAX_WAITING => {
@@ -315,8 +350,8 @@ impl Writer {
     ) -> Served {
         let program = (Caller { thread: call.thread }).program();
         listener.answer(call, NotifyAnswer::Fail(Errno::ACCESS));
-        let (thread, denied) = (call.thread, self.judge.is_denied(&path));
-        Served::Refused(RefusedWrite { thread, program, path, denied, setting })
+        let (thread, cause) = (call.thread, RefusalCause::of(self.judge.is_denied(&path)));
+        Served::Refused(RefusedWrite { thread, program, path, cause, setting })
     }
 
     /// Readable after a file was closed whose content is to be judged.

@@ -84,11 +84,25 @@ impl Writer {
                 new.check_search()?;
                 let mounts = [&old, &new].map(|place| mount_of(&place.dir, c""));
                 if mounts[0] != mounts[1] {
-                    return Err(Errno::XDEV.into());
+                    return Err(self.crossed_mounts(&old, &new));
                 }
                 renamed
             }
             renamed => renamed,
+        }
+    }
+
+    /// The kernel renames only inside one mount, and each grant is a mount.
+    fn crossed_mounts(&mut self, old: &Place, new: &Place) -> Failure {
+        let mut writable = |place: &Place| {
+            let (_, path) =
+                self.judge.decide(place.dir.as_fd(), &place.name, FileType::RegularFile).ok()?;
+            let device = rustix::fs::fstat(&place.dir).ok()?.st_dev;
+            self.judge.is_writable(&path).then_some((path, device))
+        };
+        match (writable(old), writable(new)) {
+            (Some((_, from)), Some((path, to))) if from == to => Failure::TwoGrants(path),
+            _ => Errno::XDEV.into(),
         }
     }
 

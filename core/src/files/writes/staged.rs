@@ -21,7 +21,7 @@ use super::kept_files::ContentVerdict;
 use super::moves::{Placement, write_all};
 use super::open::restore_flags;
 use super::resolve::{Caller, Place};
-use super::{Failure, RefusedWrite, WriteLock, Writer, c_name};
+use super::{Failure, RefusalCause, RefusedWrite, WriteLock, Writer, c_name};
 use crate::files::git::{self, Role};
 use crate::kernel::random_name::random_name;
 use crate::kernel::resolved_path::Identity;
@@ -200,9 +200,9 @@ impl Writer {
     pub fn drop_staged(&mut self) -> Vec<RefusedWrite> {
         let dropped = self.staged.files.drain(..).map(|staged| {
             remove_new(staged.leased.as_ref(), &staged.place);
-            let denied = self.judge.is_denied(&staged.path);
             let StagedFile { thread, program, path, .. } = staged;
-            RefusedWrite { thread, program, path, denied, setting: Vec::new() }
+            let cause = RefusalCause::of(self.judge.is_denied(&path));
+            RefusedWrite { thread, program, path, cause, setting: Vec::new() }
         });
         dropped.collect()
     }
@@ -253,8 +253,8 @@ impl Writer {
                 Placement::Done => {}
                 Placement::Refused(setting) => {
                     remove_new(leased, &place);
-                    let denied = self.judge.is_denied(&path);
-                    refused.push(RefusedWrite { thread, program, path, denied, setting });
+                    let cause = RefusalCause::of(self.judge.is_denied(&path));
+                    refused.push(RefusedWrite { thread, program, path, cause, setting });
                 }
             }
         }
