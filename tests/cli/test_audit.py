@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.sandbox import SandboxRunner, Word
+from tests.support.terminal import opened
 from tests.support.tester import Outcome
 
 POLICY = """
@@ -102,6 +103,16 @@ def test_report_is_readable_by_its_owner_only(journaled: SandboxRunner) -> None:
     assert [path.name for path in journaled.tree.root.glob("report*")] == ["report.html"]
 
 
+def test_report_prints_no_page_on_a_terminal(journaled: SandboxRunner) -> None:
+    paddock = str(journaled.installation.paddock)
+    argv = ["sh", "-c", '"$@"; exec cat', "sh", paddock, "audit", "report"]
+    argv += ["--dir", str(journaled.journal)]
+    with opened(journaled.tester, argv, cwd=journaled.tree.root) as screen:
+        shown = screen.shows("hint: paddock audit report -o report.html")
+    assert "<html" not in shown
+    assert audit(journaled, "report", "-o", journaled.tree.root / "report.html").exit_code == 0
+
+
 def test_report_names_an_altered_journal(journaled: SandboxRunner) -> None:
     (file,) = Path(journaled.journal).glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
@@ -121,6 +132,9 @@ def test_report_names_an_altered_journal(journaled: SandboxRunner) -> None:
         (["query", "--since", "soon"], "'soon' is not a time"),
         (["query", "--day", "x"], "'x' is not a day"),
         (["query", "--day", "2026-11-16", "--since", "1h"], "--day cannot be used with --since"),
+        (["query", "--session", "nobody"], "the journal has no events of session 'nobody'"),
+        (["show", "--session", "nobody"], "the journal has no events of session 'nobody'"),
+        (["tail", "--session", "nobody"], "the journal has no events of session 'nobody'"),
         (["show", "--kind", "exec"], "only query and report accept filters"),
         (["query", "-o", "x"], "only report accepts --output"),
         (["query", "--action", "maybe"], "invalid choice"),

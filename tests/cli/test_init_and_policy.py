@@ -39,7 +39,7 @@ def test_init_writes_careful_values_and_keeps_what_is_there(
     sandbox: SandboxRunner, own: Path
 ) -> None:
     """A-059 to A-062"""
-    assert f"wrote {own}\n" in paddock(sandbox, "init").stdout
+    assert f"wrote {own}\n" in paddock(sandbox, "init", "--tools").stdout
     assert own.stat().st_mode & 0o777 == 0o600
     assert json.loads(own.read_text())["safety"] == {
         "require_approval_for_writes": True,
@@ -47,7 +47,7 @@ def test_init_writes_careful_values_and_keeps_what_is_there(
         "allowed_paths": ["<cwd>/**"],
     }
     own.write_text('{"safety": {"read_only": true}, "max_steps": 7}')
-    assert f"kept {own}\n" in paddock(sandbox, "init").stdout
+    assert f"kept {own}\n" in paddock(sandbox, "init", "--tools").stdout
     shown = json.loads(paddock(sandbox, "policy", "show", "--json").stdout)
     assert shown["read_only"] == {"value": True, "origin": f"{own}:1"}
     assert shown["max_steps"]["value"] == 7
@@ -56,7 +56,7 @@ def test_init_writes_careful_values_and_keeps_what_is_there(
         sandbox, "why", "--tool", "write_file", "--argument", "path=x", "--argument", "content=y"
     )
     assert denied.stdout.startswith("denied: write_file")
-    assert f"wrote {own}\n" in paddock(sandbox, "init", "--force").stdout
+    assert f"wrote {own}\n" in paddock(sandbox, "init", "--tools", "--force").stdout
     assert "read_only" not in own.read_text()
 
 
@@ -128,3 +128,35 @@ def test_a_configuration_in_a_writable_directory_needs_trust_also_through_a_link
     assert paddock(sandbox, "policy", "show", "--json").exit_code == 0, (
         "the control: without the link"
     )
+
+
+def test_init_writes_a_policy_of_the_project_that_a_run_accepts(sandbox: SandboxRunner) -> None:
+    """Also with every commented line active."""
+    project = sandbox.tree.project
+    sandbox.tree.put(project / "Cargo.toml", "[package]\n")
+    sandbox.tree.put(project / ".env.local", "KEY=1\n")
+    file = project / "paddock.toml"
+    written = paddock(sandbox, "init")
+    assert written.stdout.startswith(f"wrote {file}\n"), written
+    assert file.stat().st_uid == sandbox.tester.uid
+    text = file.read_text()
+    assert "@crates: the package registry, because of Cargo.toml" in text
+    assert ".env.local" in text
+    assert "@npm" not in text
+    try:
+        checked = paddock(sandbox, "check", "paddock.toml")
+        assert (checked.exit_code, checked.stderr) == (0, ""), checked
+        assert paddock(sandbox, "run", "--", "true").exit_code == 125, "not trusted yet"
+        assert paddock(sandbox, "trust").exit_code == 0
+        assert paddock(sandbox, "run", "--", "true").exit_code == 0
+        assert paddock(sandbox, "init").stdout.startswith(f"kept {file}\n")
+        active = text.replace("# [network]", "[network]").replace("# allowed", "allowed")
+        # No file of this machine names the registry of an empty project.
+        file.write_text(active.replace("# deny_globs", "deny_globs").replace(', "@crates"', ""))
+        assert paddock(sandbox, "check", "paddock.toml").exit_code == 0
+        asked = paddock(sandbox, "why", "--policy", "paddock.toml", "--host", "other.example")
+        assert asked.exit_code != 0
+        assert paddock(sandbox, "init", "--force").stdout.startswith(f"wrote {file}\n")
+        assert file.read_text() == text
+    finally:
+        paddock(sandbox, "trust", "--revoke")

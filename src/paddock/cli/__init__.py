@@ -36,7 +36,7 @@ COMMANDS = MappingProxyType(
         "shims": "make links that start restricted shells, for PATH",
         "approvals": "answer questions in the browser",
         "sandbox": "list, test and set up the places where an agent's commands run",
-        "init": "write a first config.json for the tool calls of a Python agent",
+        "init": "write a first paddock.toml for this project",
         "policy": "show the rules for these tool calls, and their sources",
     }
 )

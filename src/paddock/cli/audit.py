@@ -76,6 +76,11 @@ def execute(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     query = _query(options)
+    if options.act == "report" and options.output is None and sys.stdout.isatty():
+        raise UsageError(
+            "audit report: the report is a page for a browser, and the output is a terminal",
+            hint="paddock audit report -o report.html",
+        )
     journal = Journal.at(options.dir or f"/var/tmp/paddock-audit-{os.getuid()}")
     match options.act:
         case "show":
@@ -128,23 +133,36 @@ def _print(event: Event, as_json: bool) -> None:
 
 
 def _show(journal: Journal, query: Query, as_json: bool, *, follow: bool) -> int:
-    seen = 0
+    seen, is_there = 0, False
     for event in journal.events():
         seen += 1
+        is_there |= event.session == query.session
         if query.fits(event):
             _print(event, as_json)
+    if query.session and not (is_there or follow):
+        raise _unknown(query.session)
     if follow:
         _follow(journal, seen, lambda event: _print(event, as_json) if query.fits(event) else None)
     return 0
 
 
+def _unknown(session: str) -> JournalError:
+    return JournalError(
+        f"the journal has no events of session {session!r}",
+        hint="type `paddock audit query --kind session.start` to list the sessions",
+    )
+
+
 def _tail(journal: Journal, query: Query, lines: int, follow: bool, as_json: bool) -> int:
-    seen = 0
+    seen, is_there = 0, False
     last: deque[Event] = deque(maxlen=max(lines, 0))
     for event in journal.events():
         seen += 1
+        is_there |= event.session == query.session
         if query.fits(event):
             last.append(event)
+    if query.session and not (is_there or follow):
+        raise _unknown(query.session)
     for event in last:
         _print(event, as_json)
     if follow:
@@ -173,7 +191,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         if fields is not None and query.fits(event):
             events.append(event)
     if options.session and not events:
-        raise JournalError(f"the journal has no events of session {options.session!r}")
+        raise _unknown(options.session)
     chain: ChainReport | str
     try:
         chain = verify(journal)

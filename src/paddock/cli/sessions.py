@@ -13,19 +13,28 @@ from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.change import Obstacle, Type
 from paddock.workspace.review import reviewed
-from paddock.workspace.sessions import BrokenDirectory, Session, listed, store_of
+from paddock.workspace.sessions import (
+    BrokenDirectory,
+    Session,
+    kept_versions,
+    listed,
+    store_of,
+)
 
 
 def execute(arguments: list[str]) -> int:
     parser = Parser("sessions", "List copy-on-write sessions, newest first.")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
-    rows = [_row(session) for session in listed(store_of(Origin.of_process().state_dir))]
+    store = store_of(Origin.of_process().state_dir)
+    rows = [_row(session) for session in listed(store)]
     if options.json:
         say(json.dumps(rows))
         return 0
     for row in rows:
         say(_line(row))
+    for path in kept_versions(store):
+        say(f"kept by `paddock discard`, your own versions: {path}")
     return 0
 
 

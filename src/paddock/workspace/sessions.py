@@ -30,6 +30,7 @@ _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _MAX_FILE_BYTES = 16 << 20
 _MAX_DIRECTORIES_BYTES = 1 << 30
 _LEAVING = ".discarded-"
+_MIN_PREFIX_CHARS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,16 +130,34 @@ def listed(store: str) -> list[Session | BrokenDirectory]:
 
 
 def is_session(store: str, name: str) -> bool:
-    return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
+    """The id of a session, or the beginning of at least one."""
+    return bool(_matching(store, name))
+
+
+def _matching(store: str, name: str) -> list[str]:
+    if not _ID.fullmatch(name):
+        return []
+    if os.path.isdir(os.path.join(store, name)):
+        return [name]
+    if len(name) < _MIN_PREFIX_CHARS:
+        return []
+    return [one.id for one in listed(store) if one.id.startswith(name)]
 
 
 def read_directory(store: str, name: str) -> Session | BrokenDirectory:
-    if not is_session(store, name):
-        raise SessionError(
-            f"the session {name} does not exist",
-            hint="type `paddock sessions` to list the sessions",
-        )
-    return _read(store, name)
+    match _matching(store, name):
+        case []:
+            raise SessionError(
+                f"the session {name} does not exist",
+                hint="type `paddock sessions` to list the sessions",
+            )
+        case [one]:
+            return _read(store, one)
+        case several:
+            raise SessionError(
+                f"{len(several)} sessions begin with {name}: {' '.join(several)}",
+                hint="give more characters of the id",
+            )
 
 
 def find(store: str, name: str) -> Session:
@@ -190,6 +209,15 @@ def _save_host_versions(store: str, one: StoredDirectory) -> str | None:
             f"type `paddock discard {one.id}` again",
         ) from None
     return target
+
+
+def kept_versions(store: str) -> list[str]:
+    """The directories in which `discard` kept the user's own versions."""
+    path = os.path.join(os.path.dirname(store), HOST_VERSIONS_DIR)
+    try:
+        return [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    except FileNotFoundError:
+        return []
 
 
 def _read(store: str, name: str) -> Session | BrokenDirectory:

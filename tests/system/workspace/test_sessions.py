@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.cow import Cow, tree_entries
+from tests.support.terminal import opened
 from tests.support.waiting import wait_for
 
 
@@ -178,7 +179,66 @@ def test_discard_keeps_the_versions_of_the_person(cow: Cow) -> None:
     place = cow.store.parent / "kept" / session
     assert str(place) in gone.stdout
     assert [one.read_text() for one in place.glob("*/a")] == ["mine\n"]
+    assert str(place) in cow.paddock("sessions").stdout
     assert not (cow.store / session).exists()
+
+
+def test_the_beginning_of_an_id_names_a_session(cow: Cow) -> None:
+    one = cow.session("echo 1 > f", name="beef0001aaaaaaaa")
+    two = cow.session("echo 2 > g", name="beef0002aaaaaaaa")
+    assert cow.diff(one[:8]) == {"f": "added"}
+    both = cow.paddock("discard", "beef")
+    assert both.exit_code == 125
+    assert f"2 sessions begin with beef: {two} {one}" in both.stderr, both
+    assert cow.paddock("discard", two[:8]).exit_code == 0
+    assert cow.sessions() >= {one}
+    assert two not in cow.sessions()
+
+
+def test_discard_asks_on_a_terminal_before_changes_are_lost(cow: Cow) -> None:
+    session = cow.session("echo 1 > f")
+    argv: list[str | Path] = [cow.installation.paddock, "discard", session]
+    prompt = f"paddock: 1 change of session {session} not applied. Remove anyway? [y/N]"
+    for answer in ("n", "y"):
+        with opened(cow.tester, argv, cwd=cow.workspace) as screen:
+            screen.shows(prompt)
+            assert session in cow.sessions()
+            screen.line(answer)
+            screen.shows(
+                "paddock: nothing was removed" if answer == "n" else f"discarded: {session}"
+            )
+        assert (session in cow.sessions()) is (answer == "n")
+    applied = cow.session("echo 2 > g")
+    assert cow.paddock("apply").exit_code == 0
+    kept_open = ["sh", "-c", '"$@"; exec cat', "sh", *argv[:2], applied]
+    with opened(cow.tester, kept_open, cwd=cow.workspace) as screen:
+        screen.shows(f"discarded: {applied}")
+
+
+def test_discard_says_what_was_not_applied(cow: Cow) -> None:
+    session = cow.session("echo 1 > f; echo 2 > g")
+    assert cow.paddock("apply", "f").exit_code == 0
+    gone = cow.paddock("discard")
+    assert (gone.exit_code, gone.stdout) == (0, f"discarded: {session}\n")
+    assert f"1 change of session {session} not applied, and removed" in gone.stderr
+    assert (cow.workspace / "f").exists()
+
+
+def test_discard_all_removes_every_session_that_has_ended(cow: Cow) -> None:
+    ended = {cow.session("echo 1 > f"), cow.session("true")}
+    words = cow.command(["sh", "-c", "echo ready; cat"])
+    running = cow.made[-1]
+    with cow.tester.starting(words, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert cow.paddock("discard", "--all").exit_code == 0
+        assert not ended & cow.sessions()
+        assert running in cow.sessions()
+        process.communicate("")
+    mixed = cow.paddock("discard", "--all", running)
+    assert mixed.exit_code == 125
+    assert "contradict each other" in mixed.stderr
+    assert running in cow.sessions()
 
 
 def test_an_interrupted_removal_is_finished_by_the_next(cow: Cow) -> None:

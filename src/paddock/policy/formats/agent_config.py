@@ -2,9 +2,9 @@
 tools (``safety``), and its limits (``max_steps``, ``timeout``).
 
 Lowest to highest: the built-in values, the user's own file (``~/.config/paddock/config.json``,
-written by ``paddock init``), the named file (``--config``), ``[tools]`` of a policy, flags. Absent
-keys do not count. Lists of denied items add up; of all other keys the last value counts. A file of
-the working directory is never read by itself, because the agent could have written it.
+written by ``paddock init --tools``), the named file (``--config``), ``[tools]`` of a policy, flags.
+Absent keys do not count. Lists of denied items add up; of all other keys the last value counts. A
+file of the working directory is never read by itself, because the agent could have written it.
 """
 
 from __future__ import annotations
