@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 
 from paddock.core import process as core
 from paddock.frozen import dataclass
-from paddock.policy.git_layout import GIT
+from paddock.policy.git_layout import GIT, MAKING
 from paddock.workspace.change import ROOT, Change, Type, inside
 from paddock.workspace.dir_fd_access import parent_of
 from paddock.workspace.repositories import Repositories
@@ -32,6 +33,9 @@ def git_state(
     harmful = set()
     contents = {}
     for change in changes:
+        if _breaks(change, repositories):
+            harmful.add(change.path)
+            continue
         part = _part(change.path, directories)
         if part is None or change.new is None or change.new.type is not Type.FILE:
             continue
@@ -44,6 +48,28 @@ def git_state(
         elif isinstance(answer, str):
             contents[change.path] = bytes.fromhex(answer)
     return GitState(harmful=frozenset(harmful), contents=contents)
+
+
+def _breaks(change: Change, repositories: Repositories) -> bool:
+    """Whether the host's git would no longer take a directory for a repository. It would go to one
+    above it. The core judges the content of HEAD.
+    """
+    if change.old is None:
+        return False
+    directory, name = os.path.split(change.path)
+    if _is_repository(change.path, repositories):
+        needed = stat.S_IRUSR | stat.S_IXUSR
+    elif name not in MAKING or not _is_repository(directory or ROOT, repositories):
+        return False
+    else:
+        needed = stat.S_IRUSR | (stat.S_IXUSR if change.old.type is Type.DIRECTORY else 0)
+    if change.new is None or change.new.type is not change.old.type:
+        return True
+    return bool(change.old.mode & ~change.new.mode & needed)
+
+
+def _is_repository(path: str, repositories: Repositories) -> bool:
+    return os.path.basename(path) == GIT or path in repositories.known
 
 
 def _part(path: str, directories: Iterable[str]) -> str | None:

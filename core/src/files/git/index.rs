@@ -5,7 +5,7 @@
 //! guard reads an index that a command leaves to its end. The format is that of git's
 //! Documentation/gitformat-index, versions 2 to 4.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -16,6 +16,7 @@ const STAT_BYTES: usize = 40;
 const MODE_OFFSET: usize = 24;
 const SPARSE_DIRECTORY: u32 = 0o040_000;
 const EXTENDED_FLAG: u16 = 0x4000;
+const STAGE_MASK: u16 = 0x3000;
 const NAME_LENGTH_MASK: u16 = 0x0fff;
 /// No thread may start at this entry.
 const NO_START: usize = usize::MAX;
@@ -33,6 +34,54 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     Some(extensions_are_known(body, end, &entries.starts, hash)? && entries.are_plain)
 }
 
+/// One entry of an index.
+struct IndexEntry<'i> {
+    path: &'i [u8],
+    mode: u32,
+    /// The object's hash.
+    id: &'i [u8],
+    /// The side of a conflict.
+    stage: u16,
+}
+
+/// A file that an index has, and another index has not, or with another content.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ChangedEntry {
+    pub path: Vec<u8>,
+    pub mode: u32,
+    pub id: Vec<u8>,
+}
+
+/// The entries of an index that another one has not. None: the index does not have this format.
+pub fn changed_entries(before: &[u8], after: &[u8], hash: usize) -> Option<Vec<ChangedEntry>> {
+    let key = |entry: &IndexEntry<'_>| {
+        let (mode, stage) = (entry.mode.to_be_bytes(), entry.stage.to_be_bytes());
+        [entry.path, b"\0", &mode, &stage, entry.id].concat()
+    };
+    let mut known = HashSet::new();
+    // What can not be read there counts as changed.
+    let _ = see_entries(before, hash, &mut |entry| {
+        known.insert(key(entry));
+    });
+    let mut changed = Vec::new();
+    see_entries(after, hash, &mut |entry| {
+        if !known.contains(&key(entry)) {
+            let (path, id) = (entry.path.to_vec(), entry.id.to_vec());
+            changed.push(ChangedEntry { path, mode: entry.mode, id });
+        }
+    })?;
+    Some(changed)
+}
+
+/// The id that git gives to a file with this content.
+pub fn blob_id(content: &[u8], hash: usize) -> Vec<u8> {
+    let object = [format!("blob {}\0", content.len()).as_bytes(), content].concat();
+    match hash {
+        20 => Sha1::digest(&object).to_vec(),
+        _ => Sha256::digest(&object).to_vec(),
+    }
+}
+
 /// The entries of an index.
 struct Entries {
     /// Where they start.
@@ -43,14 +92,14 @@ struct Entries {
 /// Does the index have a path below a directory? None: the index does not have this format.
 pub fn has_path_below(index: &[u8], hash: usize, dir: &[u8]) -> Option<bool> {
     let mut is_found = false;
-    see_paths(index, hash, &mut |path| {
-        is_found |= path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
+    see_entries(index, hash, &mut |entry| {
+        is_found |= entry.path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));
     })?;
     Some(is_found)
 }
 
 /// None: the index does not have this format, or it has entries in another file.
-fn see_paths(index: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<()> {
+fn see_entries(index: &[u8], hash: usize, see: &mut dyn FnMut(&IndexEntry<'_>)) -> Option<()> {
     let body = index.get(..index.len().checked_sub(hash)?)?;
     let (end, entries) = entries_end(body, hash, see)?;
     extensions_are_known(body, end, &entries.starts, hash)?.then_some(())
@@ -60,7 +109,7 @@ fn see_paths(index: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<()
 /// format.
 pub fn directories(index: &[u8], hash: usize) -> Option<BTreeSet<Vec<u8>>> {
     let mut found = BTreeSet::new();
-    see_paths(index, hash, &mut |path| {
+    see_entries(index, hash, &mut |IndexEntry { path, .. }| {
         let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
         for (end, _) in slashes.rev() {
             // Then those above it are known too.
@@ -73,8 +122,12 @@ pub fn directories(index: &[u8], hash: usize) -> Option<BTreeSet<Vec<u8>>> {
     Some(found)
 }
 
-/// Where the entries end. `see` gets each path. None: the index does not have this format.
-fn entries_end(body: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<(usize, Entries)> {
+/// Where the entries end. `see` gets each entry. None: the index does not have this format.
+fn entries_end(
+    body: &[u8],
+    hash: usize,
+    see: &mut dyn FnMut(&IndexEntry<'_>),
+) -> Option<(usize, Entries)> {
     if body.get(..4)? != b"DIRC" {
         return None;
     }
@@ -120,7 +173,8 @@ fn entries_end(body: &[u8], hash: usize, see: &mut dyn FnMut(&[u8])) -> Option<(
         if path.is_empty() || (path.len() != length && length != usize::from(NAME_LENGTH_MASK)) {
             return None;
         }
-        see(&path);
+        let id = &entry[STAT_BYTES..STAT_BYTES + hash];
+        see(&IndexEntry { path: &path, mode, id, stage: flags & STAGE_MASK });
         plain &= is_plain(&path, mode == SPARSE_DIRECTORY);
         starts.try_reserve(1).ok()?;
         starts.push(start);
@@ -378,6 +432,25 @@ mod tests {
         assert_eq!(found(&index(2, "c", 20, b"")), Some(vec![Vec::new()]));
         // The other entries are in another file.
         assert_eq!(found(&index(2, "c", 20, b"link\0\0\0\0")), None);
+    }
+
+    #[test]
+    fn changed_entries_are_found() {
+        for version in [2, 4] {
+            let before = index(version, "a", 20, b"");
+            assert_eq!(changed_entries(&before, &before, 20), Some(vec![]));
+            let mut other = before.clone();
+            other[HEADER_BYTES + STAT_BYTES] = 9;
+            let mut stage = before.clone();
+            stage[HEADER_BYTES + STAT_BYTES + 20] = 0x10;
+            for after in [other, stage, index(version, "b", 20, b"")] {
+                assert_eq!(changed_entries(&before, &after, 20).unwrap().len(), 1);
+                assert_eq!(changed_entries(b"", &after, 20).unwrap().len(), 1);
+            }
+            assert_eq!(changed_entries(&before, b"DIRC", 20), None);
+        }
+        let id = blob_id(b"1\n", 20);
+        assert_eq!(id[..4], [0xd0, 0x04, 0x91, 0xfd], "git hash-object");
     }
 
     #[test]

@@ -29,6 +29,7 @@ use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
+pub use index::ChangedEntry;
 pub use kept_settings::{ConfigFile, first_redirected};
 pub use outer_files::{OuterFiles, above_tree, of_git_file};
 pub use recognise_git_dirs::{KnownGitDirs, is_git_name, parent as parent_of};
@@ -422,13 +423,54 @@ fn read_index(git_dir: &[u8]) -> Result<Vec<u8>, Errno> {
     read_open(file.as_fd(), MAX_INDEX_BYTES, &mut content).map(|()| content)
 }
 
-/// The work tree of a `.git` directory, or of a linked work tree's entry.
-fn work_tree_of(git_dir: &[u8]) -> Option<Vec<u8>> {
-    if is_git_path(git_dir) {
-        return Some(recognise_git_dirs::parent(git_dir).to_vec());
+/// The entries of an index that differ from those of the present one.
+pub struct IndexChange {
+    pub work_tree: Vec<u8>,
+    pub entries: Vec<ChangedEntry>,
+    /// The bytes of an object's hash.
+    hash: usize,
+}
+
+impl IndexChange {
+    /// Is it the entry that git makes of a file with this content?
+    pub fn has_content(&self, entry: &ChangedEntry, content: &[u8]) -> bool {
+        entry.id == index::blob_id(content, self.hash)
     }
-    let line = trusted_paths::first_line([git_dir, b"/gitdir"].concat()).ok()??;
-    Some(recognise_git_dirs::parent(&trusted_paths::resolved(git_dir, &line)).to_vec())
+}
+
+/// None: the index can not be read.
+pub fn index_change(git_dir: &[u8], index: &[u8]) -> Option<IndexChange> {
+    let hash = hash_bytes(git_dir)?;
+    // Without it each entry counts.
+    let current = read_index(git_dir).unwrap_or_default();
+    let entries = index::changed_entries(&current, index, hash)?;
+    // Patterns match in every work tree, so a repository without one counts as its own.
+    let work_tree = work_tree_of(git_dir).unwrap_or_else(|| git_dir.to_vec());
+    Some(IndexChange { work_tree, entries, hash })
+}
+
+/// The work tree of a repository, or of a linked work tree's entry.
+fn work_tree_of(git_dir: &[u8]) -> Option<Vec<u8>> {
+    if let Some(line) = trusted_paths::first_line([git_dir, b"/gitdir"].concat()).ok()? {
+        return Some(recognise_git_dirs::parent(&trusted_paths::resolved(git_dir, &line)).to_vec());
+    }
+    let mut configured = None;
+    for name in [&b"/config"[..], b"/config.worktree"] {
+        let mut config = Vec::new();
+        if trusted_paths::read_file(&[git_dir, name].concat(), &mut config).is_err() {
+            continue;
+        }
+        let _ = harmless_settings::each(&config, &mut |section, key, value| {
+            if section.name == b"core" && section.subsection.is_none() && key == b"worktree" {
+                configured = value.map(<[u8]>::to_vec);
+            }
+        });
+    }
+    match configured {
+        Some(top) => Some(trusted_paths::resolved(git_dir, &top)),
+        None if is_git_path(git_dir) => Some(recognise_git_dirs::parent(git_dir).to_vec()),
+        None => None,
+    }
 }
 
 /// The answer of `paddock-core git-state`.

@@ -11,9 +11,15 @@ pub fn is_harmless(content: &[u8]) -> bool {
     !content.starts_with(b"ref:")
 }
 
-/// The content of HEAD, of a repository, a linked work tree or a remote.
+/// The content of HEAD, of a repository, a linked work tree or a remote. Git takes no directory with
+/// another HEAD for a repository. It looks at the first 255 bytes alone.
 pub fn is_harmless_head(content: &[u8]) -> bool {
-    let Some(target) = content.strip_prefix(b"ref:").map(trimmed) else { return true };
+    let Some(target) = content.strip_prefix(b"ref:") else {
+        let id = content.strip_suffix(b"\n").unwrap_or(content);
+        return matches!(id.len(), 40 | 64) && id.iter().all(u8::is_ascii_hexdigit);
+    };
+    let target = target.strip_prefix(b" ").unwrap_or(target);
+    let target = target.strip_suffix(b"\n").unwrap_or(target);
     let is_known =
         [&b"refs/heads/"[..], b"refs/remotes/"].iter().any(|known| target.starts_with(known));
     is_known && is_plain_name(target)
@@ -45,13 +51,17 @@ mod tests {
 
     #[test]
     fn only_head_names_another_ref() {
-        for content in [ID, "", "ref: refs/heads/main\n", "ref:refs/remotes/o/x"] {
+        for content in [ID, "ref: refs/heads/main\n", "ref:refs/remotes/o/x"] {
             assert!(is_harmless_head(content.as_bytes()), "{content}");
             assert_eq!(is_harmless(content.as_bytes()), !content.starts_with("ref"), "{content}");
         }
         for content in
             ["ref: commondir", "ref: refs/replace/x", "ref: refs/heads/../x", "ref: refs/heads//x"]
         {
+            assert!(!is_harmless_head(content.as_bytes()), "{content}");
+        }
+        let far = format!("ref:{}refs/heads/main", " ".repeat(300));
+        for content in ["", "x", "ref:", "1111", &far, &ID.repeat(2)] {
             assert!(!is_harmless_head(content.as_bytes()), "{content}");
         }
     }

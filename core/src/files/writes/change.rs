@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use super::call::Change;
 use super::judge::WriteDecision;
+use super::kept_repositories::REPOSITORY;
 use super::resolve::{Caller, is_kept_by_kernel};
 use super::{Failure, NamedObject, Writer};
 use crate::files::git::Role;
@@ -163,6 +164,9 @@ impl Writer {
             && !is_kept_by_kernel(object.as_fd(), &path)?
         {
             return Err(Errno::ROFS.into());
+        }
+        if self.judge.closes_repository(&path, stat.st_mode, change) {
+            return Err(Failure::Kept { path, setting: REPOSITORY.to_vec() });
         }
         let is_by_content = matches!(decision, WriteDecision::ByContent(_));
         let is_placed = is_by_content && self.judge.is_placed(object.as_fd(), &path)?;

@@ -315,6 +315,17 @@ impl WriteJudge {
         }
     }
 
+    /// The decision on a name of the work tree that git may write later.
+    pub(super) fn decide_entry(
+        &mut self,
+        path: &[u8],
+        file_type: FileType,
+    ) -> Result<WriteDecision, Errno> {
+        let dir = git::parent_of(path);
+        let state = self.state_of(dir)?;
+        Ok(self.decide_name(dir, state, &path[dir.len() + 1..], file_type, NameAge::Exists))
+    }
+
     fn decide_path(
         &mut self,
         dir: &[u8],
@@ -568,6 +579,7 @@ impl WriteJudge {
         match role {
             Role::Config if git::changes_hashes(dir, content, current) => false,
             Role::CommonDir if git::changes_hashes_by_common_dir(dir, Some(content)) => false,
+            Role::Head if content.is_empty() => !self.is_repository_from_before(dir),
             _ if content.is_empty() => true,
             // Git would find this repository in the place of the one that has the files here.
             Role::GitFile if self.holds_tracked_files(dir) => false,
@@ -593,6 +605,10 @@ impl WriteJudge {
     /// Has a changed configuration the same settings as before, apart from harmless ones?
     pub(super) fn keeps_other_settings(&mut self, before: &[u8], after: &[u8]) -> bool {
         git::keeps_other_settings(before, after, &mut |path| self.is_harmless_remote(path))
+    }
+
+    pub(super) fn is_git(&self, dir: &[u8]) -> bool {
+        self.names.guards_git && self.names.git.is_git(dir, false)
     }
 
     /// Is it the entry of a linked work tree?

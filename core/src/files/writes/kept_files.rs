@@ -18,7 +18,7 @@ const MAX_PLACED_FILES: usize = 4096;
 
 /// A file as it was when it was put in place. Each change by another process changes the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileVersion {
+pub(super) struct FileVersion {
     device: u64,
     inode: u64,
     changed: (i64, i64),
@@ -93,7 +93,7 @@ impl PlacedFiles {
     }
 }
 
-fn version_of(path: &[u8]) -> Option<FileVersion> {
+pub(super) fn version_of(path: &[u8]) -> Option<FileVersion> {
     rustix::fs::lstat(path).ok().map(|stat| FileVersion::from(&stat))
 }
 
@@ -165,8 +165,12 @@ impl WriteJudge {
             false => dir,
         };
         let config = [repository, b"/config"].concat();
-        let origin = version_of(&config).and_then(|version| self.placed.origin(&config, version));
-        origin == Some(&FileOrigin::Made)
+        version_of(&config).is_some_and(|version| self.is_made(&config, version))
+    }
+
+    /// Has this run made the file?
+    pub(super) fn is_made(&self, path: &[u8], version: FileVersion) -> bool {
+        self.placed.origin(path, version) == Some(&FileOrigin::Made)
     }
 
     /// May a file with this role have this content, in the place of `current`?
@@ -180,6 +184,11 @@ impl WriteJudge {
         current: Option<&[u8]>,
     ) -> Result<ContentVerdict, Errno> {
         let above = git::parent_of(path);
+        if role == Role::Index
+            && let Some(entry) = self.refused_entry(above, content)?
+        {
+            return Ok(ContentVerdict::Refused(entry));
+        }
         let origin = self.origin(role, dir, name, path, current)?;
         // Git reads the length of hashes in the other file alone.
         let is_of_work_tree = role == Role::Config && config_file(path) == ConfigFile::WorkTree;

@@ -14,8 +14,10 @@ pub mod call;
 mod change;
 mod changed_names;
 mod credentials;
+mod index_entries;
 mod judge;
 mod kept_files;
+mod kept_repositories;
 mod known_names;
 mod moves;
 mod open;
@@ -40,6 +42,7 @@ use self::changed_names::ChangedNames;
 pub use self::changed_names::{ChangedName, MAX_CHANGED_NAMES};
 use self::credentials::FileCredentials;
 use self::judge::{WriteDecision, WriteJudge};
+use self::kept_repositories::REPOSITORY;
 pub use self::known_names::{FoundObjects, KnownNames, ScannedNames};
 use self::open::OpenArguments;
 use self::resolve::{Caller, Found, MAX_SYMLINKS, Place};
@@ -596,6 +599,9 @@ impl Writer {
         let (decision, path) =
             self.judge.decide_existing(place.dir.as_fd(), &place.name, file_type)?;
         let is_free = match decision {
+            _ if self.judge.is_kept_part(&path, ends) => {
+                return Err(Failure::Kept { path, setting: REPOSITORY.to_vec() });
+            }
             _ if ends && self.judge.makes_known_repository(&path) => false,
             WriteDecision::Free => true,
             WriteDecision::Protected | WriteDecision::Denied => false,
@@ -627,7 +633,9 @@ impl Writer {
         file_type: FileType,
     ) -> Result<bool, Errno> {
         match (role, file_type) {
-            (Role::Config | Role::GitFile | Role::GitDir, FileType::RegularFile) => Ok(true),
+            (Role::Config | Role::GitFile | Role::GitDir | Role::Head, FileType::RegularFile) => {
+                Ok(true)
+            }
             _ => self.judge.exists_harmless(place.dir.as_fd(), name, path, file_type),
         }
     }
