@@ -126,7 +126,8 @@ fn generate_landlock() -> Result<(), String> {
 
 fn generate_git() -> Result<(), String> {
     let table = fs::read_to_string(GIT).map_err(|error| error.to_string())?;
-    let [mut parts, mut layouts, mut branches, mut keys] = [const { String::new() }; 4];
+    let [mut parts, mut written, mut layouts, mut branches, mut keys] =
+        [const { String::new() }; 5];
     let (mut checked, mut previous_key) = (BTreeSet::new(), "");
     for (index, line) in table.lines().enumerate().filter(|(_, line)| !line.starts_with('#')) {
         let columns: Vec<&str> = line.split('\t').collect();
@@ -144,6 +145,7 @@ fn generate_git() -> Result<(), String> {
                     checked.extend(name.rsplit('/').next());
                 }
             }
+            "written" => written.push_str(&format!("{name:?}, ")),
             "layout" => layouts.push_str(&format!("{name:?}, ")),
             "branch" => branches.push_str(&format!("{name:?}, ")),
             "key" if name <= previous_key => {
@@ -162,6 +164,8 @@ fn generate_git() -> Result<(), String> {
         "pub static PARTS: &[GitPart] = &[\n{parts}];\n\
          /// The last names of the parts that the last scan checks.\n\
          pub static CHECKED: &[&CStr] = &[{checked}];\n\
+         /// Other names that git and its tools write.\n\
+         static WRITTEN: &[&str] = &[{written}];\n\
          /// Where a git directory contains other ones.\n\
          static LAYOUTS: &[&str] = &[{layouts}];\n\
          /// Parts that end with the name of a branch.\n\

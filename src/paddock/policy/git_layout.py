@@ -7,6 +7,7 @@ relative to a workspace, or whole.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
 from functools import cache
@@ -33,6 +34,7 @@ class Key(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     parts: frozenset[str]  # every name directly in a git directory
+    written: tuple[Glob, ...]  # the names that git and its tools write there
     protected: tuple[str, ...]  # patterns that are read-only in a git directory and in nested ones
     branches: tuple[tuple[str, ...], ...]
     keys: dict[str, Key]
@@ -45,8 +47,13 @@ def layout() -> Layout:
     parts = {name: held for kind, name, _, held in rows if kind == "part"}
     layouts = [name for kind, name, _, _ in rows if kind == "layout"]
     locked = [name for name, held in parts.items() if held == "locked"]
+    written = [name for kind, name, _, _ in rows if kind == "written"]
     return Layout(
         parts=frozenset(parts),
+        written=tuple(
+            Glob.parse(f"/{name}")
+            for name in (*(part.split("/")[0] for part in parts), *written, "*.lock")
+        ),
         protected=(
             *(name for name, held in parts.items() if held in ("locked", "main")),
             *(f"{directory}/{name}" for directory in layouts for name in locked),
@@ -93,6 +100,14 @@ def is_part(inside: str) -> bool:
 @cache
 def _protected() -> tuple[Glob, ...]:
     return tuple(Glob.parse(f"/{name}") for name in layout().protected)
+
+
+def is_foreign(name: str) -> bool:
+    """Whether git and its tools write no file of this name directly in a git directory. A person
+    has put it there, and a command in a configuration can name it.
+    """
+    is_capital = re.fullmatch("[A-Z_]+", name) is not None
+    return not is_capital and not any(glob.matches(f"/{name}") for glob in layout().written)
 
 
 def is_written(directory: str, git_directories: Collection[str] = ()) -> bool:

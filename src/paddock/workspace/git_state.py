@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from paddock.core import process as core
 from paddock.frozen import dataclass
-from paddock.policy.git_layout import GIT, MAKING
+from paddock.policy.git_layout import GIT, MAKING, is_foreign
 from paddock.workspace.change import ROOT, Change, Type, inside
 from paddock.workspace.dir_fd_access import parent_of
 from paddock.workspace.repositories import Repositories
@@ -52,13 +52,15 @@ def git_state(
 
 def _breaks(change: Change, repositories: Repositories) -> bool:
     """Whether the host's git would no longer take a directory for a repository. It would go to one
-    above it. The core judges the content of HEAD.
+    above it. The core judges the content of HEAD. Also whether the file is a person's own.
     """
     if change.old is None:
         return False
     directory, name = os.path.split(change.path)
     if _is_repository(change.path, repositories):
         needed = stat.S_IRUSR | stat.S_IXUSR
+    elif os.path.basename(directory) == GIT and change.old.type is Type.FILE and is_foreign(name):
+        return True
     elif name not in MAKING or not _is_repository(directory or ROOT, repositories):
         return False
     else:

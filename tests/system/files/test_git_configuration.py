@@ -283,6 +283,10 @@ REFUSED = {
         "git applies a recorded resolution to the user's next merge",
     ),
     "a split index": ("git update-index --split-index", "a part of the index is in another file"),
+    "sparse-checkout": (
+        "git sparse-checkout set --no-cone /a.txt; test -e .git/info/sparse-checkout",
+        "git would remove protected files from the work tree",
+    ),
     "init --bare": ("git init -q --bare bare", "git obeys it in each directory below"),
     "clone --bare": ("git clone -q --bare remote bare", "git obeys it in each directory below"),
 }
@@ -309,9 +313,6 @@ HONEST = {
     " git remote set-url origin https://example.org/m; git remote remove origin; cd ..; rm -r new",
     "worktree": "git worktree add -q -b tree tree; git -C tree config user.name x;"
     " mv tree other; git worktree repair other; git worktree remove other",
-    "sparse-checkout": "mkdir d; echo 1 > d/b; git add d; git commit -qm d;"
-    " git sparse-checkout set --no-cone /a.txt; test ! -e d;"
-    " git sparse-checkout disable; test -e d/b",
     "written in place": "sed -i s/host@x/y@x/ .git/config; printf '[user]\\n\\tname = z\\n'"
     " >> .git/config; test $(git config user.name)$(git config user.email) = zy@x",
     "submodule update": "git -C lib checkout -q HEAD~; git submodule --quiet update;"

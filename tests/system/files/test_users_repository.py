@@ -333,3 +333,76 @@ def test_ordinary_work_with_protected_names_succeeds(sandbox: SandboxRunner, scr
         workspace(sandbox, place, Workspace(before=before))
         outcome = runs(sandbox, place, f"set -e; {script}", inside=inside)
         assert outcome.exit_code == 0, str(outcome)
+
+
+# The user has put a program into the git directory, and git runs it.
+FILTER = f"""
+git init -qb main .; {IDENTITY}; echo 1 > a; git add a; git commit -qm one
+printf '#!/bin/sh\\ncat\\n' > .git/clean.sh; chmod +x .git/clean.sh; mkdir .git/tools
+cp .git/clean.sh .git/tools; echo 1 > .git/COMMIT_EDITMSG
+git config filter.x.clean '$(git rev-parse --git-common-dir)/tools/clean.sh'
+git config filter.y.clean 'cd "$(git rev-parse --git-dir)" && ./clean.sh'
+mkdir -p .git/info; echo '*.x filter=x' > .git/info/attributes
+echo '*.y filter=y' >> .git/info/attributes
+"""
+EVIL_PROGRAM = "printf '#!/bin/sh\\ncat; touch %s\\n' $MARK"
+PROGRAM_ATTACKS = {
+    "written in place": f"{EVIL_PROGRAM} > .git/$PROGRAM",
+    "replaced": f"{EVIL_PROGRAM} > x; chmod +x x; mv x .git/$PROGRAM",
+    "removed and made": f"{EVIL_PROGRAM} > x; chmod +x x; rm -f .git/$PROGRAM; mv x .git/$PROGRAM",
+    "linked": f"ln .git/$PROGRAM x; {EVIL_PROGRAM} > x",
+}
+
+
+@pytest.mark.parametrize("program", ["tools/clean.sh", "clean.sh"])
+@pytest.mark.parametrize("name", PROGRAM_ATTACKS)
+def test_a_program_of_the_user_in_the_git_directory_stays(
+    sandbox: SandboxRunner, name: str, program: str
+) -> None:
+    for place, inside in places(sandbox):
+        workspace(sandbox, place, Workspace(before=FILTER))
+        mark = sandbox.tree.root / f"ran-{place.name}"
+        script = f"PROGRAM={program}; MARK={mark}; {PROGRAM_ATTACKS[name]}"
+        outcome = runs(sandbox, place, script, inside=inside)
+        ending = "x" if "tools" in program else "y"
+        add = f"echo 1 > b.{ending}; git add b.{ending}"
+        after = sandbox.tester.run(["sh", "-c", add], cwd=place)
+        assert after.exit_code == 0, str(after)
+        assert mark.exists() == (not inside), f"{outcome}\n{after}"
+
+
+def test_git_and_the_command_write_their_own_files_in_the_git_directory(
+    sandbox: SandboxRunner,
+) -> None:
+    script = (
+        "set -e; echo 2 > a; git commit -qam two; echo 1 > .git/own; echo 2 > .git/own;"
+        " mv .git/own .git/other; rm .git/other; echo x > .git/description; git gc -q"
+    )
+    for place, inside in places(sandbox):
+        workspace(sandbox, place, Workspace(before=FILTER))
+        outcome = runs(sandbox, place, script, inside=inside)
+        assert outcome.exit_code == 0, str(outcome)
+
+
+def test_apply_keeps_a_program_of_the_user_in_the_git_directory(full: SandboxRunner) -> None:
+    place = full.tree.project
+    workspace(full, place, Workspace(before=FILTER))
+    before = (place / ".git/clean.sh").read_text()
+    script = "echo started; echo evil > .git/clean.sh; echo 2 > new"
+    outcome = full.inside(["sh", "-c", script], "--cow", cwd=place)
+    assert outcome.started, str(outcome)
+    applied = full.outside([full.installation.paddock, "apply"], cwd=place)
+    assert (place / "new").exists(), str(applied)
+    assert (place / ".git/clean.sh").read_text() == before, str(applied)
+
+
+def test_a_sparse_checkout_removes_no_protected_file(sandbox: SandboxRunner) -> None:
+    script = (
+        "git config core.sparseCheckout true; mkdir -p .git/info;"
+        " printf '/*\\n!/.envrc\\n' > .git/info/sparse-checkout"
+    )
+    for place, inside in places(sandbox):
+        workspace(sandbox, place, Workspace(before=HUSKY))
+        outcome = runs(sandbox, place, script, inside=inside)
+        after = sandbox.tester.run(["git", "read-tree", "-mu", "HEAD"], cwd=place)
+        assert (place / ".envrc").exists() == inside, f"{outcome}\n{after}"

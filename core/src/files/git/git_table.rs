@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 
 use super::Role;
+use super::recognise_git_dirs::is_named;
 
 /// One part of a git directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +53,16 @@ pub fn has_part(name: &[u8]) -> bool {
     PARTS.iter().any(|part| part.path.as_bytes() == name)
 }
 
+/// Does git, or a tool of git, write a file of this name directly in a git directory?
+pub fn is_written(name: &[u8]) -> bool {
+    let first = |path: &'static str| path.split('/').next().unwrap_or_default().as_bytes();
+    let is_capital = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'_';
+    name.iter().all(is_capital)
+        || name.ends_with(b".lock")
+        || PARTS.iter().any(|part| is_named(name, first(part.path)))
+        || WRITTEN.iter().any(|written| is_named(name, written.as_bytes()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +71,16 @@ mod tests {
     fn a_part_is_held_in_a_known_way() {
         for part in PARTS {
             assert!(["locked", "main", "makes", "own", "checked"].contains(&part.held), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn git_writes_files_of_these_names() {
+        for name in ["index", "COMMIT_EDITMSG", "config.lock", "sl", "lfs", "shallow", "index.x"] {
+            assert!(is_written(name.as_bytes()), "{name}");
+        }
+        for name in ["tool.sh", "clean", "MERGE.sh", "lfs-tool", "hooks.d"] {
+            assert!(!is_written(name.as_bytes()), "{name}");
         }
     }
 

@@ -117,6 +117,13 @@ pub fn is_git_path(path: &[u8]) -> bool {
     is_git_name(recognise_git_dirs::last(path), false)
 }
 
+/// Is it a file directly in a `.git` directory that git and its tools do not write? A person has put
+/// it there, and a command in a configuration can name it: `$(git rev-parse --git-dir)/clean.sh`.
+pub fn is_foreign_file(path: &[u8]) -> bool {
+    is_git_path(recognise_git_dirs::parent(path))
+        && !git_table::is_written(recognise_git_dirs::last(path))
+}
+
 /// Is it the first component of a part of a git directory?
 pub fn is_part(name: &[u8]) -> bool {
     git_table::has_part(name)

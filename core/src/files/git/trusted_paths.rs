@@ -121,6 +121,8 @@ pub fn by(
             lines.map(|line| resolved(own, &line.value)).chain(tops_of(own)?).collect()
         }
     };
+    let common = if last(parent(own)) == b"worktrees" { parent(parent(own)) } else { own };
+    let git_dirs = [vec![common.to_vec()], entries_of(common)?].concat();
     for ConfigLine { key, value, .. } in &lines {
         let value = at_home(value, &home);
         for top in &tops {
@@ -133,6 +135,12 @@ pub fn by(
                 ConfigKeyKind::Alias | ConfigKeyKind::Program => spelled(top, &value)?,
             };
             trusted.add(top, &value, paths);
+        }
+        // `$(git rev-parse --git-common-dir)/clean.sh`
+        if matches!(key, ConfigKeyKind::Program | ConfigKeyKind::Alias) && expands(&value) {
+            for dir in &git_dirs {
+                trusted.paths.extend(spelled(dir, &value)?);
+            }
         }
     }
     if trusted.bases.iter().any(|base| tops.contains(base)) {
@@ -234,6 +242,11 @@ fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
+/// Does a shell put other text into the command?
+fn expands(command: &[u8]) -> bool {
+    command.iter().any(|byte| b"$`".contains(byte))
+}
+
 /// The files that the words of a command name: by a path, also a missing one, or by a name in a
 /// directory of the list.
 fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
@@ -249,7 +262,7 @@ fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile
     words.extend(with_blanks.iter().map(Vec::as_slice).take(MAX_COMMAND_WORDS));
     // `$(git rev-parse --show-toplevel)/tools/watch`: the text before the slash may be the work
     // tree.
-    let expands = command.iter().any(|byte| b"$`".contains(byte));
+    let expands = expands(command);
     let below = |word: &[u8]| {
         resolved(top, if expands { word.strip_prefix(b"/").unwrap_or(word) } else { word })
     };
@@ -423,6 +436,16 @@ mod tests {
             (b"$HOMELY/x a~/x $HOME", b"$HOMELY/x a~/x $HOME"),
         ] {
             assert_eq!(at_home(written, b"/h"), read, "{}", String::from_utf8_lossy(written));
+        }
+    }
+
+    #[test]
+    fn a_command_names_a_file_of_the_git_directory() {
+        for written in
+            ["$(git rev-parse --git-common-dir)/x.sh", "sh `git rev-parse --git-dir`/x.sh"]
+        {
+            let config = format!("[filter \"x\"]\nclean = {written}\n");
+            assert!(trusted(&config).contains(&"/w/n/.git/x.sh".to_owned()), "{written}");
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::changed_names::{ChangedName, MAX_CHANGED_NAMES};
@@ -60,6 +60,8 @@ pub struct WriteJudge {
     /// The trees that other runs may write, at the time of a rename.
     pub trees_of_others: Vec<Vec<u8>>,
     pub(super) placed: PlacedFiles,
+    /// Seconds and nanoseconds.
+    started: (i64, u32),
 }
 
 /// A tree that the command may write.
@@ -123,6 +125,7 @@ impl WriteJudge {
             is_shared: true,
         });
         let writable = granted.chain(temporary).collect();
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         WriteJudge {
             names,
             found,
@@ -136,6 +139,7 @@ impl WriteJudge {
             mounts: HashSet::new(),
             trees_of_others: Vec::new(),
             placed: PlacedFiles::default(),
+            started: (now.tv_sec, now.tv_nsec as u32),
         }
     }
 
@@ -269,11 +273,33 @@ impl WriteJudge {
             WriteDecision::Free if is_checked() => {
                 self.names.git.role(path).filter(|role| role.is_checked())
             }
+            WriteDecision::Free if self.is_file_of_person(path, file_type) => {
+                return WriteDecision::Protected;
+            }
             _ => None,
         };
         // Refs lie in directories of any name.
         let role = role.filter(|role| !role.is_ref() || file_type == FileType::RegularFile);
         role.map_or(decision, WriteDecision::ByContent)
+    }
+
+    /// Has a person put this file into a git directory before the run? Without a time of its birth it
+    /// counts as from before.
+    fn is_file_of_person(&self, path: &[u8], file_type: FileType) -> bool {
+        if !self.names.guards_git
+            || file_type != FileType::RegularFile
+            || !git::is_foreign_file(path)
+        {
+            return false;
+        }
+        let (flags, mask) = (AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME);
+        match rustix::fs::statx(rustix::fs::CWD, path, flags, mask) {
+            Ok(stat) => {
+                let born = (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec);
+                stat.stx_mask & StatxFlags::BTIME.bits() == 0 || born < self.started
+            }
+            Err(errno) => errno != Errno::NOENT,
+        }
     }
 
     /// Does a symlink or a configuration lead to this hook? Then git runs it, whatever its name is.
