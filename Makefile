@@ -61,11 +61,13 @@ test-rust:
 	$(CARGO_TEST) --bin paddock --test '*'
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
-# HTTP, new texts for shells, long races, new calls on files. STRESS=1 is a short run of each (CI).
+# HTTP, new texts for shells, long races, new calls on files, hours at terminals. STRESS=1 is a
+# short run of each (CI).
 STRESS ?= 20
 PLAYED := tests/system/files/aftermath/test_random_programs.py
 STRESSED := tests/system/files/faults $(PLAYED)::test_nothing_planted_runs_and_no_secret_leaves \
   tests/system/network/test_protocol.py tests/unit/shell/test_random_texts.py \
+  tests/system/approvals/test_random_terminals.py \
   tests/system/exec/test_exec_races.py::test_no_unjudged_program_runs \
   tests/system/files/test_write_races.py::test_no_unjudged_name_is_made \
   tests/system/files/test_write_races.py::test_no_unjudged_name_is_made_by_two_runs \

@@ -135,7 +135,7 @@ def gives_back(screen: Screen) -> None:
     tried to read.
     """
     wait_for(
-        lambda: "the whole word" not in screen.text() and "may this run" not in screen.text(),
+        lambda: not any(text in screen.text() for text in ("the whole word", "paddock: ")),
         "the question is gone",
     )
     screen.line("word")

@@ -16,6 +16,7 @@ PACKAGE_FILES = ("__init__.py", "__main__.py")
 RUN_BY = {
     # approve
     "cli/test_companion.py": ("approve/terminal_approver.py", "cli/companion.py"),
+    "system/approvals/test_random_terminals.py": ("approve/foreground.py",),
     "system/approvals/test_approvals_server.py": (
         "approve/approvals_socket.py", "approve/loopback_http.py", "approve/web_approver.py",
         "cli/approvals.py",

@@ -210,16 +210,25 @@ impl ApproverProcess {
         None
     }
 
-    /// True if the approver may have the terminal. A command that reads from the terminal is
-    /// stopped then; that is not a stop of the job. The stop can be reported after the terminal was
-    /// given back.
+    /// True if the approver has the terminal, or may take it any time.
     pub fn has_terminal(&self) -> bool {
-        let ApproverState::Running(ApproverSocket { started: Some(started), .. }) = &self.state
-        else {
-            return false;
-        };
+        self.started()
+            .is_some_and(|started| !self.open.lengths.is_empty() || started.has_terminal())
+    }
+
+    /// True if a stop of the command is not a stop of the job: a command that reads from the
+    /// terminal while the approver has it is stopped. The stop can be reported after the terminal
+    /// was given back.
+    pub fn causes_stops(&self) -> bool {
         let just_now = self.open.closed.is_some_and(|at| at.elapsed() < EXIT_TIMEOUT);
-        !self.open.lengths.is_empty() || started.has_terminal() || just_now
+        self.has_terminal() || just_now && self.started().is_some()
+    }
+
+    fn started(&self) -> Option<&StartedApprover> {
+        match &self.state {
+            ApproverState::Running(link) => link.started.as_ref(),
+            ApproverState::NotStarted | ApproverState::Gone => None,
+        }
     }
 }
 

@@ -66,9 +66,9 @@ impl OpenQuestions {
         (!self.waiting_calls.is_empty()).then(|| Instant::now() + TERMINAL_POLL_PAUSE)
     }
 
-    /// True while a person is asked on the command's terminal.
+    /// True if the command may have been stopped because a person is asked on its terminal.
     pub fn is_asking(&self) -> bool {
-        self.approver.has_terminal()
+        self.approver.causes_stops()
     }
 
     /// Ends the approver, which restores the terminal first.

@@ -18,13 +18,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 import signal
 import struct
 import termios
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paddock.approve.foreground import Foreground, Holder, HungUp, Lost
 from paddock.approve.inbox import Inbox
 from paddock.approve.question_text import (
     ANSWER_LINES,
@@ -49,7 +50,8 @@ WITHDRAWN_NOTICE_S = (
     1.0  # time for a person who was answering a withdrawn question to see that it is gone
 )
 FOREGROUND_POLL_S = 0.5  # poll interval: no event reports that a job comes to the foreground
-WINDOW_SIZE_POLL_S = 0.2  # poll interval for the size of a window that is too small
+TERMINAL_POLL_S = 0.1  # poll interval: no event reports another window size or foreground job
+MAX_DISCARD_S = 5.0  # a person who types for ever must not keep the terminal from the command
 INTERRUPT = b"\x03"
 
 _CHOICES = {
@@ -67,11 +69,7 @@ _ENLARGE_PROMPT = "make the window larger to see the question (Enter: deny) "
 _CONFIRM_PROMPT = "write this rule? yes, Enter: no "
 
 
-class _NotOurs(Exception):  # noqa: N818 (not an error)
-    """Another process group has taken the terminal. The question stays open."""
-
-
-class _Withdrawn(Exception):  # noqa: N818
+class _Withdrawn(Exception):  # noqa: N818 (not an error)
     pass
 
 
@@ -94,61 +92,62 @@ class Terminal:
 
     def serve(self, inbox: Inbox) -> None:
         # Neither reading nor taking the terminal may stop this process, and no key may end it while
-        # it has the terminal.
+        # it has the terminal. It passes on the end of the terminal.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP})
-        for key in (signal.SIGINT, signal.SIGQUIT):
-            signal.signal(key, signal.SIG_IGN)
+        for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
         fd = os.open(TTY, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        announced = False
+        try:
+            self._serve(fd, Foreground(fd=fd, core=self.core), inbox)
+        except (HungUp, termios.error):  # the terminal is closed: the core denies what is open
+            return
+
+    def _serve(self, fd: int, foreground: Foreground, inbox: Inbox) -> None:
+        before: Holder | None = None  # the holder that the open questions wait for
         while not inbox.closed:
-            inbox.wait(timeout_s=FOREGROUND_POLL_S if announced else None)
+            inbox.wait(timeout_s=FOREGROUND_POLL_S if before else None)
             inbox.read()
             if not inbox.open():
-                announced = False
-            elif self._may_take(fd):
-                announced = False
+                before = None
+                continue
+            holder = foreground.holder()
+            if holder is Holder.RUN or holder is before is Holder.ENDED:
                 # otherwise the question would not appear on the screen
                 termios.tcflow(fd, termios.TCOON)
                 last = None
-                with contextlib.suppress(_NotOurs), _holding_terminal(fd, self.core):
-                    last = self._ask_all(fd, inbox)
+                with contextlib.suppress(Lost), foreground.held():
+                    last = self._ask_all(foreground, inbox)
                 if last:
                     inbox.answer(*last, BY)
-            elif not announced:
-                announced = True
+                # If the terminal was lost, the questions wait until it comes back.
+                before = Holder.RUN if inbox.open() else None
+                continue
+            if holder is Holder.OUTSIDE and before is not holder:
                 Screen(fd).write(
                     "\npaddock: a question waits for your answer; type `fg` to bring the job to "
                     "the foreground\n"
                 )
+            before = holder
 
-    def _may_take(self, fd: int) -> bool:
-        """If a background job of a shell asks, the shell keeps its terminal. It would take the loss
-        for the end of its input.
-        """
-        holder = os.tcgetpgrp(fd)
-        if holder == _group(self.core):
-            return True
-        # Check every member: a command can join the group of the shell.
-        members = [pid for pid, group in _processes() if group == holder]
-        return bool(members) and all(_descends(pid, self.core) for pid in members)
-
-    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[AnyQuestion, Verdict] | None:
+    def _ask_all(self, foreground: Foreground, inbox: Inbox) -> tuple[AnyQuestion, Verdict] | None:
         """Returns the last answer. It is sent after the terminal was given back. Until then the
         core knows that we have the terminal, and does not treat a stop as a stop by the person.
         """
-        screen = Screen(fd)
+        screen = Screen(foreground.fd)
         screen.ring()
         exchanged = False
         while questions := inbox.open():
             question, more = questions[0], len(questions) - 1
-            try:
-                with screen.page():
+            with screen.page():
+                try:
                     if exchanged:
                         _let_see(screen, inbox, question)
-                    verdict = self._ask(fd, screen, inbox, question, more)
-            except _Withdrawn:
-                exchanged = True
-                continue
+                    verdict = self._ask(foreground, screen, inbox, question, more)
+                except _Withdrawn:
+                    exchanged = True
+                    if not inbox.open():
+                        _let_stop_typing(foreground, screen, inbox)
+                    continue
             exchanged = False
             if inbox.open() == [question]:
                 return question, verdict
@@ -156,41 +155,37 @@ class Terminal:
         return None
 
     def _ask(
-        self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion, more: int
+        self,
+        foreground: Foreground,
+        screen: Screen,
+        inbox: Inbox,
+        question: AnyQuestion,
+        more: int,
     ) -> Verdict:
-        _set(
-            fd
-        )  # also for output: a program in raw mode leaves lines that do not start at the left
+        # also for output: a program in raw mode leaves lines that do not start at the left
+        _set(foreground.fd)
         fits = self._show(screen, question, more)
         while True:
             try:
-                line = self._line(
-                    fd,
-                    screen,
-                    inbox,
-                    question,
-                    _PROMPT if fits else _ENLARGE_PROMPT,
-                    awaits_size=not fits,
-                )
+                prompt = _PROMPT if fits else _ENLARGE_PROMPT
+                line = self._line(foreground, screen, inbox, question, prompt)
+                if line is None or _CHOICES.get(line) is Verdict.DENY:
+                    return Verdict.DENY
+                if not fits:  # a question that was not completely on the screen can not be allowed
+                    continue
+                if line in _CHOICES:
+                    return _CHOICES[line]
+                if line == "always":
+                    if self._confirm_rule(foreground, screen, inbox, question):
+                        return Verdict.SESSION
+                elif line in ("w", "whole"):
+                    self._show_all(screen, question, more)
+                elif line in ("e", "explain", "?"):
+                    screen.write(EXPLAINED)
             except _Disturbed:
                 screen.write("another program changed the terminal; the question again:\n")
-                continue
             except _Resized:
                 fits = self._show(screen, question, more)
-                continue
-            if line is None or _CHOICES.get(line) is Verdict.DENY:
-                return Verdict.DENY
-            if not fits:  # a question that was not completely on the screen can not be allowed
-                continue
-            if line in _CHOICES:
-                return _CHOICES[line]
-            if line == "always":
-                if self._confirm_rule(fd, screen, inbox, question):
-                    return Verdict.SESSION
-            elif line in ("w", "whole"):
-                self._show_all(screen, question, more)
-            elif line in ("e", "explain", "?"):
-                screen.write(EXPLAINED)
 
     def _show(self, screen: Screen, question: AnyQuestion, more: int) -> bool:
         """Returns whether the whole question fits. Then it is on the screen."""
@@ -218,12 +213,14 @@ class Terminal:
         for line in diff:
             screen.write(f"{line.text}\n", colour=line.colour)
 
-    def _confirm_rule(self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion) -> bool:
+    def _confirm_rule(
+        self, foreground: Foreground, screen: Screen, inbox: Inbox, question: AnyQuestion
+    ) -> bool:
         try:
             approval = approval_for(question, self.origin)
             rule = framed(written(approval), columns=min(screen.size.columns, MAX_COLUMNS))
             screen.write(f"to {approved_path(self.origin)}:\n{rule}")
-            if self._line(fd, screen, inbox, question, _CONFIRM_PROMPT) != "yes":
+            if self._line(foreground, screen, inbox, question, _CONFIRM_PROMPT) != "yes":
                 return False
             keep(approval, self.origin)
         except _Disturbed:
@@ -236,45 +233,70 @@ class Terminal:
 
     def _line(
         self,
-        fd: int,
+        foreground: Foreground,
         screen: Screen,
         inbox: Inbox,
         question: AnyQuestion,
         asked: str,
-        *,
-        awaits_size: bool = False,
     ) -> str | None:
         """None: Ctrl-C or Ctrl-D."""
+        fd = foreground.fd
         settings, size = _set(fd), screen.size
         # Text typed before the question appeared does not answer it.
         termios.tcflush(fd, termios.TCIFLUSH)
         screen.write(asked)
         while True:
-            ready = inbox.wait(fd, timeout_s=WINDOW_SIZE_POLL_S if awaits_size else None)
+            ready = inbox.wait(fd, timeout_s=TERMINAL_POLL_S)
             inbox.read()
+            foreground.keep()
             if inbox.closed or not inbox.is_open(question):
-                # The command must not read half an answer.
-                termios.tcflush(fd, termios.TCIFLUSH)
                 raise _Withdrawn
-            if awaits_size and screen.size != size:
+            if screen.size != size:
                 screen.write("\n")
                 raise _Resized
             if not ready:
                 continue
             try:
                 line = os.read(fd, 4096)
-            except OSError:  # the terminal is gone, or we are not in the foreground any more
-                raise _NotOurs from None
-            if os.tcgetpgrp(fd) != os.getpgrp():
-                raise _NotOurs
+            except OSError:  # closed, or the terminal was lost just now
+                continue
             if termios.tcgetattr(fd) != settings:
                 raise _Disturbed
             screen.typed()
-            if INTERRUPT in line or not line.endswith(
-                b"\n"
-            ):  # Ctrl-D also ends a line, and is not Enter
+            # Ctrl-D also ends a line, and is not Enter.
+            if INTERRUPT in line or not line.endswith(b"\n"):
                 return None
             return line.decode(errors="replace").strip().lower()
+
+
+def _let_stop_typing(foreground: Foreground, screen: Screen, inbox: Inbox) -> None:
+    """A person may be typing an answer when the question is withdrawn. The command must not read
+    the rest of it.
+    """
+    screen.write("\npaddock: the question is gone: the time is over, or the program has ended\n")
+    fd = foreground.fd
+    _set(fd, lines=False)
+    quiet = time.monotonic() + WITHDRAWN_NOTICE_S
+    last = time.monotonic() + MAX_DISCARD_S
+    while (left := min(quiet, last) - time.monotonic()) > 0:
+        foreground.keep()
+        if not inbox.closed:
+            ready = inbox.wait(fd, timeout_s=min(left, TERMINAL_POLL_S))
+            inbox.read()
+            if inbox.closed:  # the core waits a moment for the terminal
+                last = min(last, time.monotonic() + WITHDRAWN_NOTICE_S)
+        else:
+            ready = select.select([fd], [], [], min(left, TERMINAL_POLL_S))[0]
+        if not ready:
+            continue
+        try:
+            typed = os.read(fd, 4096)
+        except OSError:  # closed, or the terminal was lost just now
+            continue
+        if b"\n" in typed or INTERRUPT in typed:
+            break
+        quiet = time.monotonic() + WITHDRAWN_NOTICE_S
+    termios.tcflush(fd, termios.TCIFLUSH)
 
 
 def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
@@ -288,27 +310,6 @@ def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
         inbox.read()
         if inbox.closed or not inbox.is_open(question):
             raise _Withdrawn
-
-
-@contextlib.contextmanager
-def _holding_terminal(fd: int, core: int) -> Iterator[None]:
-    """Takes the terminal and sets it for a person who types a line. Restores both afterwards."""
-    holder, settings = os.tcgetpgrp(fd), termios.tcgetattr(fd)
-    os.tcsetpgrp(fd, os.getpgrp())
-    try:
-        _interrupt_readers(holder, core)
-        yield
-    finally:
-        # Another process may have taken the terminal meanwhile; then its settings are left alone.
-        with contextlib.suppress(OSError, termios.error):
-            if os.tcgetpgrp(fd) == os.getpgrp():
-                termios.tcsetattr(fd, termios.TCSADRAIN, settings)
-                try:
-                    os.tcsetpgrp(fd, holder)
-                except OSError:  # that group has ended
-                    os.tcsetpgrp(fd, _group(core))
-        with contextlib.suppress(OSError):
-            os.killpg(holder, signal.SIGCONT)
 
 
 _Settings = list[int | list[bytes | int]]
@@ -326,8 +327,10 @@ _CHARACTERS = {
 }
 
 
-def _set(fd: int) -> _Settings:
-    """Sets line mode with echo. Returns the settings that the terminal accepted."""
+def _set(fd: int, *, lines: bool = True) -> _Settings:
+    """Sets line mode with echo, or else single keys without echo. Returns the settings that the
+    terminal accepted.
+    """
     iflag, _, cflag, _, ispeed, ospeed, old = termios.tcgetattr(fd)
     characters: list[bytes | int] = [_CHARACTERS.get(index, b"\0") for index in range(len(old))]
     iflag = termios.ICRNL | (iflag & _UTF8)
@@ -353,54 +356,8 @@ def _set(fd: int) -> _Settings:
         ospeed,
         characters,
     ]
+    if not lines:
+        plain[3] = 0
+        characters[termios.VMIN] = 1
     termios.tcsetattr(fd, termios.TCSANOW, plain)
     return termios.tcgetattr(fd)
-
-
-def _interrupt_readers(group: int, core: int) -> None:
-    """The kernel does not wake a process that already waits for input when the terminal is taken,
-    and that process would read the answer. Processes that are stopped for a moment start to read
-    again and get SIGTTIN. Processes that do not stop for SIGTTIN (a shell at its prompt) would get
-    an error and exit, so they stay stopped until the question is answered.
-    """
-    stopped = 1 << (signal.SIGTTIN - 1)
-    for pid, its_group in _processes():
-        if its_group != group or pid == core or not _descends(pid, core):
-            continue
-        with contextlib.suppress(OSError, KeyError, ValueError):
-            facts = _status(pid)
-            if facts["NSpid"].split()[1:][-1:] == ["1"]:
-                continue  # the init of a sandbox reads nothing, and its work must continue
-            deaf = any(int(facts[key], 16) & stopped for key in ("SigIgn", "SigCgt"))
-            os.kill(pid, signal.SIGSTOP if deaf else signal.SIGTTIN)
-            if not deaf:
-                os.kill(pid, signal.SIGCONT)
-
-
-def _status(pid: int) -> dict[str, str]:
-    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
-        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-
-
-def _group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return 0
-
-
-def _processes() -> Iterator[tuple[int, int]]:
-    """Every process with its group."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and (group := _group(int(name))):
-            yield int(name), group
-
-
-def _descends(pid: int, ancestor: int) -> bool:
-    while pid > 1 and pid != ancestor:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = int(file.read().rpartition(b")")[2].split()[1])
-        except (OSError, IndexError):
-            return False
-    return pid == ancestor
