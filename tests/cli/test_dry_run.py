@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -162,3 +164,18 @@ def test_an_unwritable_state_directory_stops_run_and_dry_run(sandbox: SandboxRun
         state.chmod(0o700)
     assert [one.exit_code for one in outcomes] == [125, 125], outcomes
     assert outcomes[0].stderr == outcomes[1].stderr
+
+
+@pytest.mark.parametrize(("tier", "more"), [("full", False), ("landlock", True)])
+def test_the_readme_counts_the_calls_that_each_tier_blocks(
+    sandbox: SandboxRunner, tier: str, more: bool
+) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("the README counts the calls of x86_64")
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    found = re.search(r"(\d+) risky system calls are blocked\..*?(\d+) more are blocked", readme)
+    assert found
+    count = int(found[1]) + (int(found[2]) if more else 0)
+    words = ["run", "--tier", tier, "--profile", "ai-agent", "--dry-run", "--", "true"]
+    shown = sandbox.tester.run([sandbox.installation.paddock, *words], cwd=sandbox.tree.project)
+    assert f"system calls {count} blocked: " in shown.stdout, shown
