@@ -188,6 +188,7 @@ class SandboxExecutor:
     async def _started(self) -> tuple[ExecServer, Denials]:
         async with self._starting:
             if self._exec_server is None or not self._exec_server.alive:
+                self._refuse_spent_budget()
                 try:
                     prepared = await self._prepared_now()
                 except NotStarted:
@@ -208,12 +209,31 @@ class SandboxExecutor:
             assert self._denials is not None
             return self._exec_server, self._denials
 
+    def _refuse_spent_budget(self) -> None:
+        """A new core would begin with a new budget. So a session with one does not get a second
+        core, whatever ended the first.
+        """
+        if self._exec_server is None or self._prepared is None:
+            return
+        limits = self._prepared.plan.limits
+        budgets = {"cpu_s": limits.cpu_s, "wall_s": limits.wall_s}
+        named = " and ".join(name for name, budget in budgets.items() if budget is not None)
+        if named:
+            report = self.core_output().strip()
+            raise NotStarted(
+                "the sandbox of this session has ended, and another one would renew its limit "
+                f"{named}{': ' + report if report else ''}",
+                failure=Failure.DENIED,
+                hint="start a new session",
+            )
+
     async def _prepared_now(self) -> Prepared:
         """Each start of the core compiles again, because another run may have changed what a path
         leads to.
         """
         now = await asyncio.to_thread(self._prepare)
-        opened = None if self._prepared is None else widened(self._prepared.plan, now.plan)
+        before = self._prepared
+        opened = None if before is None else widened(before.plan, now.plan, os.path.lexists)
         if opened is not None:
             raise NotStarted(
                 "the sandbox is not started again, because it would now open more than at the "

@@ -69,3 +69,28 @@ def test_a_second_start_without_a_change_runs_commands(sandbox: SandboxRunner) -
     meanwhile = _other_run(sandbox, tree.make(tree.root / "other"), "touch made")
     body = _STARTS_TWICE.format(path=tree.project, meanwhile=meanwhile, name="own.txt")
     assert play(sandbox, body, policy=str(policy)) == [[0, "mine\n"], [0, "mine\n", None]]
+
+
+def test_a_session_whose_cpu_time_is_spent_runs_nothing_more(sandbox: SandboxRunner) -> None:
+    tree = sandbox.tree
+    text = '[meta]\ninherit = "ai-agent"\n[limits]\ncpu_s = 2\n'
+    policy = tree.put(tree.root / "policy.toml", text)
+    body = """
+    async def session():
+        async with Sandbox(**options) as box:
+            for command in ("touch first", "while :; do :; done", "touch ended", "touch later"):
+                result = await box.run(command, timeout_s=120)
+                tell(result.exit_code == 0, result.error or "")
+    await session()
+    async with Sandbox(**options) as box:
+        tell((await box.run("touch other")).exit_code == 0, "")
+    """
+    first, *refused, other = play(sandbox, body, policy=str(policy))
+    assert first == [True, ""]
+    assert [done for done, _ in refused] == [False, False, False], refused
+    # The command before may still meet the sandbox while it ends.
+    assert "another one would renew its limit cpu_s" in refused[-1][1], refused
+    assert not (tree.project / "ended").exists()
+    assert not (tree.project / "later").exists()
+    assert other == [True, ""], "the control: a new session has a budget of its own"
+    assert (tree.project / "other").exists()

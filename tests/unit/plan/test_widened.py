@@ -8,7 +8,7 @@ import pytest
 
 from paddock.host.facts import Host
 from paddock.plan import Plan, compile_plan
-from paddock.plan.widened import widened
+from paddock.plan import widened as module
 from paddock.policy.model import Access, Limit, Policy, ShellSettings
 from paddock.text.path_walk import Identity, Tree
 from tests.unit.plan.plan_inputs import FULL, HOST, deny, files, grant, policy, source
@@ -16,6 +16,10 @@ from tests.unit.plan.plan_inputs import FULL, HOST, deny, files, grant, policy, 
 _GRANT = grant(Access.READ, "/data/**")
 _OTHER = grant(Access.READ, "/other/**")
 _POLICY = policy(files(_GRANT, denies=(deny("/data/key"),)))
+
+
+def widened(before: Plan, now: Plan, *, journals_exist: bool = True) -> str | None:
+    return module.widened(before, now, lambda path: journals_exist)
 
 
 def _plan(host: Host = HOST, written: Policy = _POLICY) -> Plan:
@@ -32,6 +36,13 @@ def test_equal_and_narrower_plans_pass(host: Host) -> None:
         widened(_plan(host, policy(files(_GRANT, _OTHER))), _plan(host, policy(files(_GRANT))))
         is None
     )
+
+
+@pytest.mark.parametrize("host", [HOST, FULL], ids=["landlock", "full"])
+def test_a_removed_journal_is_not_closed_any_more(host: Host) -> None:
+    before = _plan(replace(host, journals=("/data/journal",)))
+    assert widened(before, _plan(host), journals_exist=False) is None
+    assert widened(before, _plan(host)) is not None
 
 
 @pytest.mark.parametrize("host", [HOST, FULL], ids=["landlock", "full"])
