@@ -412,12 +412,19 @@ _OBEYED = [
     ".devfile.yaml",
     "conductor.json",
     ".conductor/settings.toml",
+    ".git/lazygit.yml",
+    ".git/glab-cli/config.yml",
+    ".lazygit.yml",
+    ".shadowenv.d/500_x.lisp",
+    ".reviewboardrc",
+    ".pochi/config.jsonc",
+    "firebender.json",
 ]
 
 
 def test_settings_that_tools_obey_unasked_cannot_be_made(full: SandboxRunner) -> None:
     project = full.tree.project
-    flagged = [".luacheckrc", ".yardopts", "action.yml", "platform.py"]
+    flagged = [".luacheckrc", ".releaserc.yml", ".yardopts", "action.yml", "nx.json", "platform.py"]
     free = ["sub/platform.py", "plain.txt", ".git/sl/dirstate", ".jj/repo/store/type"]
     names = [*_OBEYED, *flagged, *free]
     acts = [f"mkdir -p $(dirname {name}); echo new > {name}" for name in names]

@@ -48,6 +48,8 @@ cloudbuild.yml cloudbuild.json .cirrus.yml .cirrus.yaml .cirrus.star .semaphore 
 .tekton bitrise.yml codemagic.yaml .autoenv_leave.zsh .env.leave flake.lock devenv.lock
 devenv.local.yaml devbox.lock .devbox app.ipr app.iws nbproject .gitpod .gitpod.Dockerfile .ona
 devfile.yaml .devfile.yaml conductor.json .conductor/settings.toml .conductor/settings.local.toml
+.git/lazygit.yml .git/glab-cli .lazygit.yml .gh-dash.yml .shadowenv.d .reviewboardrc .arcconfig
+.pochi firebender.json
 """)
 
 # Ordinary files, and files that git, package managers and frameworks write all the time.
@@ -166,7 +168,9 @@ def test_a_file_that_is_executed_outside_is_known_by_its_name(path: str, flagged
     .tool-versions go.mod package.yaml default.nix tasks.py .coveragerc .gitlint
     .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc action.yml action.yaml
     taskfile.yaml Taskfile.dist.yml taskfile.dist.yaml .justfile compose.override.yml
-    compose.prod.yaml dependabot.yaml renovate.json5 .renovaterc.json"""),
+    compose.prod.yaml dependabot.yaml renovate.json5 .renovaterc.json CMakeUserPresets.json
+    nx.json PRESUBMIT.py .arclint cog.toml cliff.toml
+    .releaserc .releaserc.json release.config.cjs usercustomize.py"""),
 )
 def test_files_that_a_build_executes_are_flagged_and_writable(name: str) -> None:
     assert is_flagged(f"/ws/a/{name}")
