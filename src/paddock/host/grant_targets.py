@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
 from paddock.frozen import dataclass
+from paddock.host.called_files import called_files
 from paddock.host.git.file_snapshot import FileFacts, FileSnapshot
 from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_around, repository_of
@@ -51,6 +52,7 @@ class Terrain:
     openings: tuple[Opening, ...] = ()  # worktrees whose repository is elsewhere
     trusted: tuple[TrustedPath, ...] = ()  # obeyed outside, and writable for the command
     trusted_anywhere: frozenset[str] = frozenset()  # the same in each directory, as relative paths
+    called: frozenset[str] = frozenset()  # files of the workspace that start-up scripts call
     remarks: tuple[str, ...] = ()  # notes for the user
     # the files that all this was read from
     files: Mapping[str, FileFacts] = field(default_factory=dict)
@@ -84,6 +86,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
     openings: list[Opening] = []
     trusted: list[TrustedPath] = []
     anywhere: set[str] = set()
+    called: set[str] = set()
     remarks: list[str] = []
     links = Links.read(origin.state_dir, origin.uid)
     trees = {*writable, *(resolved_paths[path] for path in writable if path in resolved_paths)}
@@ -141,6 +144,9 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
                 trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.source})"))
                 if trust.anywhere:
                     anywhere.add(trust.anywhere)
+        hooks = [f"{around.common_dir}/hooks"] if around else []
+        hooks += [trust.path for trust in trusted if _inside(trust.path, (top,))]
+        called.update(called_files(top, hooks, snapshot, remarks))
     for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
         _record_walk(path, snapshot)
         ends = {path, *_links_and_end(path)}
@@ -158,6 +164,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
         openings=tuple(openings),
         trusted=tuple(_with_real_names(trusted, trees, own)),
         trusted_anywhere=frozenset(anywhere),
+        called=frozenset(path for one in called for path in (one, *_links_and_end(one))),
         remarks=tuple(dict.fromkeys(remarks)),
         files={**snapshot.files, **clients.files},
         directories={**snapshot.directories, **clients.directories},

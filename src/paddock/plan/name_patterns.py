@@ -95,7 +95,15 @@ def names_of(
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
         if name_trees.writable
         else (),
-        flagged=tuple(sorted({*name_trees.flagged(), *name_trees.programs_in(host.program_dirs)})),
+        flagged=tuple(
+            sorted(
+                {
+                    *name_trees.flagged(),
+                    *name_trees.programs_in(host.program_dirs),
+                    *(path for path in terrain.called if "*" not in path),
+                }
+            )
+        ),
         packages=protected().packages if name_trees.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )

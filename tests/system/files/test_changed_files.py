@@ -48,6 +48,31 @@ def test_a_changed_file_that_runs_outside_later_is_listed(sandbox: SandboxRunner
     ] == changed
 
 
+def test_a_changed_file_that_a_script_of_the_user_calls_is_listed(sandbox: SandboxRunner) -> None:
+    """`.envrc` sources it, or a hook starts it. Files that only a comment names are not listed."""
+    project = sandbox.tree.project
+    hook = "#!/bin/sh\n# see notes.txt\n./scripts/lint.sh --fix\n"
+    scripts = {
+        ".envrc": "watch_file data.lock\nsource ./env/x.sh\nsource_env sub\n",
+        ".git/hooks/pre-commit": hook,
+        ".git/hooks/commit-msg.sample": "./scripts/sample.sh\n",
+        ".husky/pre-push": '. "$(dirname "$0")/../scripts/push.sh"\nnpm test\n',
+        "lefthook.yml": "pre-commit:\n  commands:\n    a:\n      run: sh 'tools/check'\n",
+    }
+    called = ["env/x.sh", "scripts/lint.sh", "scripts/push.sh", "tools/check"]
+    others = ["data.lock", "notes.txt", "scripts/sample.sh", "sub/x.sh"]
+    for name in (*called, *others):
+        sandbox.tree.put(project / name, "as it was\n")
+    acts = "; ".join(f"echo new >> {name}" for name in (*called, *others))
+    assert "changed during" not in sandbox.inside(["sh", "-c", acts]).stderr, "the control"
+    for name, text in scripts.items():
+        sandbox.tree.put(project / name, text)
+    done = sandbox.inside(["sh", "-c", acts])
+    listed = {event["path"] for event in sandbox.events() if event["event"] == "name.flagged"}
+    assert listed == {str(project / name) for name in called}, str(done)
+    assert FLAGGED in done.stderr, str(done)
+
+
 def test_a_directory_that_became_a_link_to_packages_is_listed(sandbox: SandboxRunner) -> None:
     """Files of packages are not listed and stay. So they must not appear at other paths without a
     message.
