@@ -97,7 +97,8 @@ impl Container {
                 + files.deny_names.len()
                 + files.protect.len()
                 + files.opened.len()
-                + files.flagged.len();
+                + files.flagged.len()
+                + files.git_remotes.len();
             if names + files.closed.len() + files.unwritable.len() > 0 || plan.landlock.is_none() {
                 return wrong("file rules that a container cannot enforce");
             }

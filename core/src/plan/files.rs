@@ -36,6 +36,8 @@ pub struct FilesPlan {
     /// in which such names are harmless.
     pub flagged: Vec<Text>,
     pub packages: Vec<Text>,
+    /// Remotes with a URL in the user's own git configuration.
+    pub git_remotes: Vec<Text>,
 }
 
 /// Names that are protected, or denied, in the same directories. Each directory is the start of a

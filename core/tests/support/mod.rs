@@ -159,7 +159,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "files": {
             "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [],
             "deny_names": [], "protect": [], "opened": [],
-            "flagged": [], "packages": [],
+            "flagged": [], "packages": [], "git_remotes": [],
         },
         "namespaces": null, "workspace": null, "container": null,
         "sessions": "/nonexistent/sessions",

@@ -53,6 +53,7 @@ class Terrain:
     trusted: tuple[TrustedPath, ...] = ()  # obeyed outside, and writable for the command
     trusted_anywhere: frozenset[str] = frozenset()  # the same in each directory, as relative paths
     called: frozenset[str] = frozenset()  # files of the workspace that start-up scripts call
+    git_remotes: frozenset[str] = frozenset()  # with a URL in the user's own git configuration
     remarks: tuple[str, ...] = ()  # notes for the user
     # the files that all this was read from
     files: Mapping[str, FileFacts] = field(default_factory=dict)
@@ -87,6 +88,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
     trusted: list[TrustedPath] = []
     anywhere: set[str] = set()
     called: set[str] = set()
+    git_remotes: set[str] = set()
     remarks: list[str] = []
     links = Links.read(origin.state_dir, origin.uid)
     trees = {*writable, *(resolved_paths[path] for path in writable if path in resolved_paths)}
@@ -133,6 +135,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
             origin.home,
             snapshot,
             environ=origin.environ,
+            remotes=git_remotes,
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
@@ -165,6 +168,7 @@ def scan_grant_targets(policy: Policy, origin: Origin, *, opens: bool = True) ->
         trusted=tuple(_with_real_names(trusted, trees, own)),
         trusted_anywhere=frozenset(anywhere),
         called=frozenset(path for one in called for path in (one, *_links_and_end(one))),
+        git_remotes=frozenset(git_remotes),
         remarks=tuple(dict.fromkeys(remarks)),
         files={**snapshot.files, **clients.files},
         directories={**snapshot.directories, **clients.directories},

@@ -58,6 +58,7 @@ class NamePatterns:
     opened: tuple[str, ...]
     flagged: tuple[str, ...]
     packages: tuple[str, ...]
+    git_remotes: tuple[str, ...]
     notices: tuple[Notice, ...]
 
 
@@ -105,6 +106,7 @@ def names_of(
             )
         ),
         packages=protected().packages if name_trees.own else (),
+        git_remotes=tuple(sorted(terrain.git_remotes)) if name_trees.writable else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
 

@@ -122,7 +122,8 @@ class Files:
     grant; the command can not create one if writes are judged. ``opened``: a path that matches is
     not protected. ``denied``, ``protected`` and ``excepted`` are the same, written out.
     ``flagged``: reported when the command changes it, unless a directory on the path has a name of
-    ``packages``.
+    ``packages``. ``git_remotes``: remotes of the user's own git configuration, to which no
+    repository may add a URL.
     """
 
     grants: tuple[PathGrant, ...]
@@ -134,6 +135,7 @@ class Files:
     opened: tuple[str, ...]
     flagged: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    git_remotes: tuple[str, ...] = ()
     deny_names: tuple[ProtectedNames, ...] = ()
 
     @property

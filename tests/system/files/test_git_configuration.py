@@ -230,6 +230,30 @@ def test_remotes_of_the_user_stay_as_they_are(sandbox: SandboxRunner, way: str) 
         assert (after == before) == inside, f"{outcome}\n{before}\n{after}"
 
 
+def test_a_remote_of_the_user_s_own_configuration_gets_no_second_address(
+    sandbox: SandboxRunner,
+) -> None:
+    """Git adds the values of a repository to those of ~/.gitconfig."""
+    need("root", sandbox.tester.disposable, "the test writes the configuration of its user")
+    own = sandbox.tester.home / ".gitconfig"
+    assert not own.exists()
+    own.write_text('[remote "backup"]\n\turl = https://example.org/b\n')
+    sandbox.tester.give(own)
+    script = (
+        "git config remote.backup.url https://evil.example; git remote add new https://new.example"
+    )
+    try:
+        for place, inside in places(sandbox):
+            host_repository(sandbox, place)
+            outcome = agent_runs(sandbox, place, script, inside=inside)
+            urls = host_runs(sandbox, place, "git config --get-all remote.backup.url")
+            expected = "https://example.org/b\n" + ("" if inside else "https://evil.example\n")
+            assert urls == expected, str(outcome)
+            assert host_runs(sandbox, place, "git config remote.new.url"), "the control"
+    finally:
+        own.unlink()
+
+
 def test_the_refusal_names_the_setting(sandbox: SandboxRunner) -> None:
     host_repository(sandbox, sandbox.tree.project)
     script = "git remote set-url origin https://evil.example; : > .git/config"

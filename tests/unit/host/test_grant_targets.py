@@ -120,6 +120,17 @@ def test_a_relative_path_of_the_persons_configuration_counts_in_every_repository
     assert terrain.trusted_anywhere == {"tools/hooks"}
 
 
+def test_remotes_with_a_url_of_the_persons_configuration_are_found(dirs: UserDirs) -> None:
+    (dirs.work / ".git").mkdir()
+    (dirs.work / ".git" / "config").write_text('[remote "own"]\nurl = https://example.org/own\n')
+    (dirs.home / ".gitconfig").write_text(
+        "[include]\npath = more\n"
+        '[remote "backup"]\nurl = https://example.org/b\n[remote "origin"]\nfetch = x\n'
+    )
+    (dirs.home / "more").write_text('[remote "work"]\npushUrl = https://example.org/w\n')
+    assert surveyed(dirs).git_remotes == {"backup", "work"}
+
+
 def test_the_persons_own_configuration_counts_where_it_leads(dirs: UserDirs) -> None:
     """A link into the workspace counts, and each further link in its path."""
     (dirs.work / "git").mkdir()

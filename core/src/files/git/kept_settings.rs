@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::harmless_settings::{self, ConfigSection};
+use crate::plan::wire::bytes::Text;
 
 /// Which file a configuration is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,22 @@ pub fn first_redirected(
     };
     let added = || after.values.iter().find(|setting| !is_free(setting));
     changed.or_else(added).map(|(name, _)| shown(name))
+}
+
+/// The first setting of one of these remotes that the text `after` has and `before` has not. The
+/// user's own configuration has the remotes, and git adds the values of a repository to its values.
+/// A text that can not be parsed is refused elsewhere.
+pub fn first_added_to(remotes: &[Text], before: &[u8], after: &[u8]) -> Option<Vec<u8>> {
+    if remotes.is_empty() {
+        return None;
+    }
+    let before = Settings::of(before).unwrap_or_default();
+    let is_added = |(section, subsection, _): &Name| {
+        let is_known = |name: &[u8]| remotes.iter().any(|remote| remote.as_bytes() == name);
+        section == b"remote" && subsection.as_deref().is_some_and(is_known)
+    };
+    let added = |name: &&Name| is_added(name) && !before.values.contains_key(*name);
+    Settings::of(after)?.values.keys().find(added).map(shown)
 }
 
 /// May this setting be in a configuration that did not have it before?
@@ -250,6 +267,26 @@ mod tests {
         let path = "[branch \"main\"]\nremote = ../x\n";
         let after = format!("{path}[remote \"../x\"]\nurl = https://evil\n");
         assert!(redirected(ConfigFile::Repository, path, &after).is_some());
+    }
+
+    #[test]
+    fn a_remote_of_the_user_gets_no_setting_in_a_repository() {
+        let remotes = [Text::from_bytes(b"backup".to_vec()).unwrap()];
+        let added = |before: &str, after: &str| {
+            first_added_to(&remotes, before.as_bytes(), after.as_bytes())
+                .map(|name| String::from_utf8(name).unwrap())
+        };
+        let own = "[remote \"backup\"]\n\tfetch = +refs/heads/*:refs/remotes/backup/*\n";
+        let url = "[Remote \"backup\"]\n\turl = https://evil\n";
+        assert_eq!(added("", url).as_deref(), Some("remote.backup.url"));
+        assert_eq!(added(own, &format!("{own}{url}")).as_deref(), Some("remote.backup.url"));
+        assert_eq!(added("", own).as_deref(), Some("remote.backup.fetch"));
+        for (before, after) in
+            [(url, url), (own, ""), ("", "[remote \"other\"]\nurl = https://x\n")]
+        {
+            assert_eq!(added(before, after), None, "{after}");
+        }
+        assert_eq!(first_added_to(&[], b"", url.as_bytes()), None);
     }
 
     #[test]

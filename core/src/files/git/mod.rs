@@ -30,7 +30,7 @@ use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use index::ChangedEntry;
-pub use kept_settings::{ConfigFile, first_redirected};
+pub use kept_settings::{ConfigFile, first_added_to, first_redirected};
 pub use outer_files::{OuterFiles, above_tree, of_git_file};
 pub use recognise_git_dirs::{KnownGitDirs, is_git_name, parent as parent_of};
 pub use trusted_paths::{TrustedPaths, UnreadableGitFile};

@@ -19,7 +19,7 @@ use crate::files::patterns::{AddedPattern, NameMatch, NamePatterns, NameRule};
 use crate::files::walk::GitParts;
 use crate::kernel::calling_process::mount_of;
 use crate::kernel::open_beneath;
-use crate::plan::wire::bytes::AbsPath;
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{FilesPlan, Plan, Tier};
 
 /// A directory with more names than this is not moved: to check it would hold up other calls.
@@ -62,6 +62,8 @@ pub struct WriteJudge {
     pub(super) placed: PlacedFiles,
     /// Seconds and nanoseconds.
     started: (i64, u32),
+    /// Remotes of the user's own git configuration.
+    pub(super) remotes_of_user: Vec<Text>,
 }
 
 /// A tree that the command may write.
@@ -140,6 +142,7 @@ impl WriteJudge {
             trees_of_others: Vec::new(),
             placed: PlacedFiles::default(),
             started: (now.tv_sec, now.tv_nsec as u32),
+            remotes_of_user: files.git_remotes.clone(),
         }
     }
 

@@ -193,6 +193,14 @@ impl WriteJudge {
         // Git reads the length of hashes in the other file alone.
         let is_of_work_tree = role == Role::Config && config_file(path) == ConfigFile::WorkTree;
         let current = if is_of_work_tree { Some(&b""[..]) } else { current };
+        let before = match &origin {
+            FileOrigin::Before(text) => &text[..],
+            FileOrigin::Made | FileOrigin::Unknown => b"",
+        };
+        let added = || git::first_added_to(&self.remotes_of_user, before, content);
+        if let Some(setting) = (role == Role::Config).then(added).flatten() {
+            return Ok(ContentVerdict::Refused(setting));
+        }
         let is_harmless = match &origin {
             FileOrigin::Made if role == Role::Hook => name.to_bytes().ends_with(b".sample"),
             FileOrigin::Made => self.is_harmless_instead(role, above, content, current),

@@ -23,6 +23,7 @@ from paddock.policy.git_layout import Key, key_of
 
 SYSTEM_CONFIG = "/etc/gitconfig"
 CONFIG_VARIABLES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
+_REMOTE_URLS = ("remote.url", "remote.pushurl")
 MAX_CONFIG_FILES = 100
 MAX_COMMAND_CHARS = 4096  # of a command; git's own examples have fifty
 MAX_COMMAND_WORDS, MAX_BASE_DIRECTORIES = 64, 8
@@ -46,10 +47,12 @@ def trusted_by(
     snapshot: FileSnapshot,
     *,
     environ: Mapping[str, str] | None = None,
+    remotes: set[str] | None = None,
 ) -> Iterator[GitTrustedPath]:
     """``top``: the directory in which git would run; relative names start there. ``environ``: the
     caller's variables, which may name more configuration files. A path may occur more than once.
-    The user's own configuration is included, because git obeys it in every repository.
+    The user's own configuration is included, because git obeys it in every repository. ``remotes``
+    gets the remotes with a URL that are not in the repository's own files.
     """
     variables = environ or {}
     config_home = variables.get("XDG_CONFIG_HOME") or f"{home}/.config"
@@ -69,15 +72,21 @@ def trusted_by(
     pending = [*own, *of_repository]
     known = set(pending)
 
+    def is_of_user(source: str) -> bool:
+        return not source.startswith(tuple(f"{file}: " for file in of_repository))
+
     def obeyed(path: str, source: str) -> GitTrustedPath:
         relative = path[len(top) + 1 :] if path.startswith(f"{top}/") else None
-        is_of_user = not source.startswith(tuple(f"{file}: " for file in of_repository))
-        return GitTrustedPath(path=path, source=source, anywhere=relative if is_of_user else None)
+        anywhere = relative if is_of_user(source) else None
+        return GitTrustedPath(path=path, source=source, anywhere=anywhere)
 
     texts = _files_read(pending, snapshot)
     for base, source, entry in chain(_of_environment(variables, top), texts):
         if not entry.value:
             continue
+        is_url = entry.name in _REMOTE_URLS and is_of_user(source)
+        if remotes is not None and is_url and entry.subsection is not None:
+            remotes.add(entry.subsection)
         match key_of(entry.section, entry.key):
             case Key.INCLUDE:
                 path = _expanded(entry.value, base, home)
