@@ -91,6 +91,57 @@ def test_a_directory_that_became_a_link_to_packages_is_listed(sandbox: SandboxRu
     assert f"{FLAGGED}{listed}\n" in done.stderr, str(done)
 
 
+_TASKS = ".vscode/tasks.json"
+LINKS = {
+    "a new link": f"ln -s node_modules/x l; mkdir l/.vscode; echo evil > l/{_TASKS}",
+    "a link to a file that becomes a directory": "echo 1 > node_modules/y; ln -s node_modules/y l;"
+    f" rm node_modules/y; mkdir -p node_modules/y/.vscode; echo evil > l/{_TASKS}",
+    "a link that is moved": "ln -s ../node_modules/x node_modules/l; mv node_modules/l .;"
+    f" mkdir node_modules/x/.vscode; echo evil > node_modules/x/{_TASKS}; rm l;"
+    f" ln -s node_modules/x node_modules/l; mv node_modules/l l; test -e l/{_TASKS}",
+    "a link in a directory that is moved": "mkdir node_modules/d; mkdir d;"
+    " ln -s ../node_modules/x node_modules/d/l; mv -T node_modules/d d;"
+    f" mkdir d/l/.vscode; echo evil > d/l/{_TASKS}",
+}
+
+
+@pytest.mark.parametrize("way", LINKS)
+def test_a_link_that_leads_into_packages_is_listed(sandbox: SandboxRunner, way: str) -> None:
+    """Names are not protected there, and the link gives them another path."""
+    project = sandbox.tree.project
+    link = project / ("d/l" if "directory that is moved" in way else "l")
+    sandbox.tree.put(project / "node_modules" / "x" / "index.js")
+    done = sandbox.inside(["sh", "-ec", LINKS[way]])
+    assert (link / _TASKS).read_text() == "evil\n", str(done)
+    listed = [event["path"] for event in sandbox.events() if event["event"] == "name.flagged"]
+    assert str(link) in listed, str(done)
+
+
+@pytest.mark.parametrize("name", [".husky", ".vscode", ".claude", ".github", "d/.cargo"])
+@pytest.mark.parametrize(
+    "act",
+    [
+        "ln -s $P/node_modules/x $N",
+        "ln -s $P/node_modules/x l; mv -T l $N",
+        "mkdir node_modules/d; ln -s $P/node_modules/x node_modules/d/$(basename $N);"
+        " mv node_modules/d e; mv -T e/$(basename $N) $N",
+    ],
+)
+def test_a_protected_name_does_not_lead_into_packages(
+    sandbox: SandboxRunner, act: str, name: str
+) -> None:
+    for run, project in (
+        (sandbox.inside, sandbox.tree.project),
+        (sandbox.outside, sandbox.tree.outside),
+    ):
+        sandbox.tree.put(project / "node_modules" / "x" / "index.js")
+        sandbox.tree.make(project / "d")
+        script = f"echo started; P={project}; N={name}; {act}"
+        done = run(["sh", "-c", script], cwd=project)
+        assert done.started, str(done)
+        assert (project / name).exists() == (run == sandbox.outside), str(done)
+
+
 def test_a_change_in_place_is_reported_and_an_unchanged_file_is_not(sandbox: SandboxRunner) -> None:
     place = sandbox.tree.put(sandbox.tree.project / "deep" / "Makefile", "as it was\n")
     assert "changed during" not in sandbox.inside(["cat", place]).stderr

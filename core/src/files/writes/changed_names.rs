@@ -107,17 +107,20 @@ impl Writer {
         for ChangedName { path, existed } in moved {
             self.changed.add(path, existed);
         }
+        for link in self.judge.take_moved_links() {
+            if self.leads_to_packages(&link) {
+                self.changed.add(link, false);
+            }
+        }
     }
 
-    /// Does a symlink lead to a directory of installed packages, or to a path where one may be made?
-    /// Changes there are not listed, so the link itself is.
+    /// Does a symlink lead into a directory of installed packages? Names there are not protected and
+    /// changes are not listed, so the link itself is. What it leads to can become a directory later.
     fn leads_to_packages(&self, link: &[u8]) -> bool {
         let Ok(path) = Text::from_bytes(link.to_vec()).and_then(AbsPath::new) else { return false };
         let Ok(Some(followed)) = symlink::leads_to(&path) else { return false };
         let end = followed.end.as_bytes();
-        let is_file = rustix::fs::stat(end)
-            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory);
-        self.judge.is_shipped(end) && !self.judge.is_shipped(link) && !is_file
+        self.judge.is_shipped(end) && !self.judge.is_shipped(link)
     }
 }
 

@@ -53,6 +53,8 @@ pub struct WriteJudge {
     flags_names: bool,
     /// Flagged names below the directory that is being renamed, at their old and new paths.
     moved: Vec<ChangedName>,
+    /// The new paths of symlinks below it.
+    moved_links: Vec<Vec<u8>>,
     /// Programs make many calls in one directory.
     last_dir: Option<LastDir>,
     /// The mounts that this process sees.
@@ -137,6 +139,7 @@ impl WriteJudge {
             is_unsure: false,
             flags_names: !files.flagged.is_empty(),
             moved: Vec::new(),
+            moved_links: Vec::new(),
             last_dir: None,
             mounts: HashSet::new(),
             trees_of_others: Vec::new(),
@@ -175,6 +178,11 @@ impl WriteJudge {
     /// The flagged names that the last checked renames move.
     pub fn take_moved(&mut self) -> Vec<ChangedName> {
         std::mem::take(&mut self.moved)
+    }
+
+    /// The symlinks that the last checked renames move, at their new paths.
+    pub fn take_moved_links(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.moved_links)
     }
 
     fn note_moved(&mut self, above: DirState, name: &[u8], path: &[u8], existed: bool) {
@@ -797,6 +805,10 @@ impl WriteJudge {
             if self.flags_names && file_type != FileType::Directory {
                 self.note_moved(old, name.to_bytes(), &old_name, true);
                 self.note_moved(new, name.to_bytes(), &new_name, false);
+                let is_room = self.moved_links.len() <= MAX_CHANGED_NAMES;
+                if is_room && file_type == FileType::Symlink && self.is_judged(&new_name) {
+                    self.moved_links.push(new_name.clone());
+                }
             }
             if file_type == FileType::Directory {
                 let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -131,6 +131,7 @@ impl Writer {
         }
         let replaced = replaced.map(|(file_type, _)| file_type);
         self.judge.take_moved();
+        self.judge.take_moved_links();
         let (decision, new_path) = self.check_moved(old, new, file_type)?;
         if let Some(replaced) = replaced.filter(|_| flags.contains(RenameFlags::EXCHANGE)) {
             let (decision, path) = self.check_moved(new, old, replaced)?;
