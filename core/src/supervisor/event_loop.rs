@@ -10,7 +10,6 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use super::spin_wait::SpinWait;
 use crate::files::writes::Writer;
 use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, ReceivedSignal, SignalMask};
@@ -25,8 +24,6 @@ use crate::sandbox::{landlock_init, write_server};
 
 /// The interval between two checks whether a stopped command was continued: no event reports that.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-
-const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -253,7 +250,6 @@ pub fn wait(
     let mut stopped = None;
     let mut ending = false;
     let mut wake_up = WakeUp::UNKNOWN;
-    let mut spin_wait = SpinWait::default();
     let end = loop {
         let status = if supervised.has_news(&wake_up) { supervised.status() } else { Ok(None) };
         match status.map_err(SuperviseError::Wait)? {
@@ -280,7 +276,7 @@ pub fn wait(
         };
         wake_up = match watcher {
             Some(_) => WakeUp::UNKNOWN,
-            None => sleep(signals.as_fd(), supervised.channel(), tasks, None, &mut spin_wait)
+            None => sleep(signals.as_fd(), supervised.channel(), tasks, None)
                 .map_err(SuperviseError::Wait)?,
         };
         let mut called = false;
@@ -356,13 +352,7 @@ fn watch_while_stopped(
     let _ = rustix::process::setpgid(None, None);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     while rustix::process::getppid() == Some(supervisor) {
-        let wake_up = sleep(
-            signals.as_fd(),
-            None,
-            tasks,
-            Some(STOP_CHECK_INTERVAL),
-            &mut SpinWait::default(),
-        );
+        let wake_up = sleep(signals.as_fd(), None, tasks, Some(STOP_CHECK_INTERVAL));
         while sys::next_signal(Some(Duration::ZERO)).is_some() {}
         let due = !wake_up.is_ok_and(|wake_up| wake_up.due.is_none()) && tasks.look();
         if due || !supervised.is_stopped() {
@@ -392,7 +382,6 @@ fn sleep(
     channel: Option<BorrowedFd<'_>>,
     tasks: &mut dyn Tasks,
     longest: Option<Duration>,
-    spin_wait: &mut SpinWait,
 ) -> Result<WakeUp, Errno> {
     let deadline = tasks.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -407,15 +396,9 @@ fn sleep(
     let calls = waited_for[LISTENER_INDEX]
         .map(|_| own + waited_for[..LISTENER_INDEX].iter().flatten().count());
     waited_for.into_iter().flatten().for_each(|chore| descriptors.push(chore));
-    let mut poll =
-        |left: Option<&Timespec>| match rustix::event::poll(descriptors.as_mut_slice(), left) {
-            Ok(came) => Ok(came > 0),
-            Err(Errno::INTR) => Ok(true),
-            Err(errno) => Err(errno),
-        };
-    let came = tasks.is_tracing() && spin_wait.wait(|| poll(Some(&NO_TIME)))?;
-    if !came {
-        poll(left.as_ref())?;
+    match rustix::event::poll(descriptors.as_mut_slice(), left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno),
     }
     let seen = |index: usize| !descriptors.descriptors[index].revents().is_empty();
     let called = calls.filter(|index| descriptors.descriptors[*index].revents() == PollFlags::IN);

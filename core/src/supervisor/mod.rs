@@ -5,5 +5,4 @@ pub mod event_loop;
 pub mod observer;
 pub mod rename_handler;
 pub mod session_owner;
-pub mod spin_wait;
 pub mod tasks;
