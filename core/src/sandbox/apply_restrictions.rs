@@ -15,7 +15,7 @@ use super::capabilities::{Privileges, ServiceUser};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
 use super::landlock::{self, FileGrants};
-use super::seccomp::{self, Filter};
+use super::seccomp::{self, Filter, SentCalls};
 use crate::files::writes;
 use crate::journal::Journal;
 use crate::kernel::resolved_path::Identity;
@@ -276,7 +276,7 @@ impl Restrictions {
         notified.extend(&self.answered);
         let notifying = match &notified[..] {
             [] => None,
-            names => Some(seccomp::notifying(Arch::NATIVE, names, plan.observe)?),
+            names => Some(seccomp::notifying(Arch::NATIVE, names, sent_calls(plan))?),
         };
         let _ = self.filters.set(Filters { notifying, filter });
         Ok(())
@@ -452,6 +452,12 @@ fn keeps_signals_in(plan: &Plan) -> bool {
     let scoped =
         plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
     scoped || plan.namespaces.is_none()
+}
+
+fn sent_calls(plan: &Plan) -> SentCalls {
+    // The mounts know neither the layer of an intercepted shell nor an observer.
+    let mounts_decide = plan.tier == Tier::Full && plan.shell.is_none() && !plan.observe;
+    SentCalls { reading_opens: plan.observe, times_of_open_files: !mounts_decide }
 }
 
 fn privileges(plan: &Plan) -> Option<Privileges> {

@@ -144,6 +144,38 @@ def test_an_existing_protected_name_can_not_be_changed(sandbox: SandboxRunner, n
     assert_refused(sandbox, "change", name)
 
 
+NEW_TIMES = """
+import errno, os, sys
+for path in sys.argv[1:]:
+    try:
+        os.utime(os.open(path, os.O_RDONLY), (1, 1))
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+def test_an_open_protected_file_gets_no_new_times(sandbox: SandboxRunner) -> None:
+    """In the full tier this call does not wait for init: a mount refuses it."""
+    tree = sandbox.tree
+    repository(tree, tree.project)
+    held = [tree.project / name for name in (".envrc", ".git/hooks/pre-commit", ".vscode/x.json")]
+    for path in held:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of the host\n")
+    ordinary = tree.project / "a.txt"
+    tree.make(tree.project)
+    before = [state(path) for path in held]
+    inside = sandbox.inside(python(NEW_TIMES, *held, ordinary))
+    refusal = "EROFS" if sandbox.tier == "full" else "EACCES"
+    assert inside.stdout.split() == [refusal] * len(held) + ["ok"], str(inside)
+    assert [state(path) for path in held] == before
+    assert ordinary.stat().st_mtime == 1
+    control = sandbox.outside(python(NEW_TIMES, *held))
+    assert control.stdout.split() == ["ok"] * len(held), str(control)
+    assert all(path.stat().st_mtime == 1 for path in held)
+
+
 def planted(paths: dict[str, Path]) -> set[str]:
     """The ways that put a program into a configuration."""
     return {

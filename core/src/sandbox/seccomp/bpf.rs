@@ -36,6 +36,9 @@ pub const fn offset_of_argument(index: u32) -> u32 {
     16 + 8 * index
 }
 
+/// From the low half of an argument to its high half.
+pub const HIGH_HALF: u32 = 4;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallAnswer<'a> {
     Allow,
@@ -48,7 +51,7 @@ pub enum CallAnswer<'a> {
     Arguments(&'a [ArgumentRule<'a>]),
 }
 
-/// A rule on the low 32 bits of one argument.
+/// A rule on the low 32 bits of one argument, or on a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArgumentRule<'a> {
     /// Applies only if another argument, by its index, has one of these values.
@@ -81,6 +84,8 @@ pub enum ValueTest<'a> {
     Notify { values: &'a [u32] },
     /// The listener answers calls whose value has any of these bits.
     NotifyBits { bits: u32 },
+    /// The listener answers calls whose pointer is not null: both halves count.
+    NotifyPointer,
 }
 
 /// The action from `first` up to the next entry's `first`.
@@ -135,7 +140,7 @@ pub fn answering(
 ) -> Result<Vec<Instruction>, BpfError> {
     let halves = arguments.iter().zip(0..).flat_map(|(value, index)| {
         let low = offset_of_argument(index);
-        [(low, *value as u32), (low + 4, (*value >> 32) as u32)]
+        [(low, *value as u32), (low + HIGH_HALF, (*value >> 32) as u32)]
     });
     let tests: Vec<_> =
         [(OFFSET_ARCH, arch.audit()), (OFFSET_NR, number)].into_iter().chain(halves).collect();
@@ -342,7 +347,17 @@ fn test_of(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
             refusal(errno),
         ]);
     }
+    let low = offset_of_argument(look.index);
     let (code, values, hit_passes, answer) = match &look.test {
+        ValueTest::NotifyPointer => {
+            return Ok(vec![
+                instruction(LOAD, low),
+                jump(JUMP_EQUAL, 0, 0, 2)?,
+                instruction(LOAD, low + HIGH_HALF),
+                jump(JUMP_EQUAL, 0, 1, 0)?,
+                instruction(RETURN, RET_USER_NOTIF),
+            ]);
+        }
         ValueTest::Refuse { values, errno } => (JUMP_EQUAL, *values, false, refusal(*errno)),
         ValueTest::Only { values, errno } => (JUMP_EQUAL, *values, true, refusal(*errno)),
         ValueTest::RefuseBits { bits, errno }
@@ -357,7 +372,7 @@ fn test_of(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
             (JUMP_ANY_BIT, std::slice::from_ref(bits), false, answer)
         }
     };
-    let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];
+    let mut program = vec![instruction(LOAD, low)];
     for (position, value) in values.iter().enumerate() {
         let remaining = values.len() - position - 1;
         // A miss falls to the next comparison; the last one's is the opposite of a hit.

@@ -57,6 +57,10 @@ const WRITING_OPEN: &[ArgumentRule<'_>] =
 const WRITING_OPENAT: &[ArgumentRule<'_>] =
     &[ArgumentRule::at(2, ValueTest::NotifyBits { bits: WRITING_OPEN_FLAGS })];
 
+/// utimensat(2) without a path sets the times of an open file. In the full tier the mounts refuse
+/// that for protected names (EROFS), so it does not wait.
+const TIMES_BY_PATH: &[ArgumentRule<'_>] = &[ArgumentRule::at(1, ValueTest::NotifyPointer)];
+
 /// For judged writes: also calls that make or remove subvolumes by name, with all files in them
 /// (btrfs, bcachefs), and calls that change attributes of a file that is open for reading only
 /// (FS_IOC_SETFLAGS, FSSETXATTR, SETVERSION, ENABLE_VERITY, SET_ENCRYPTION_POLICY and the same of
@@ -251,18 +255,41 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
         .collect()
 }
 
+/// Calls that are sent or not, although their name is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentCalls {
+    /// Opens that only read.
+    pub reading_opens: bool,
+    /// Calls that set the times of an open file.
+    pub times_of_open_files: bool,
+}
+
 /// A separate program for calls that the supervisor answers. It is installed first, because another
 /// filter could refuse to send its listener. If another filter refuses a call, the supervisor does
-/// not get it. `observes`: opens that only read are sent too.
-pub fn notifying(arch: Arch, names: &[&str], observes: bool) -> Result<Vec<Instruction>, BpfError> {
+/// not get it.
+pub fn notifying(
+    arch: Arch,
+    names: &[&str],
+    sent: SentCalls,
+) -> Result<Vec<Instruction>, BpfError> {
     let mut ranges = vec![CallRange { first: 0, action: CallAnswer::Allow }];
+    let mut is_named = vec![false; syscalls::TABLE.len()];
+    let found = names.iter().filter_map(|name| syscalls::find(name));
+    found.for_each(|syscall| is_named[syscall.row] = true);
     for (number, syscall) in arch.syscalls() {
-        let action = match names.contains(&syscall.name) {
+        let action = match is_named[syscall.row] {
             true if syscall.name == "ioctl" => CallAnswer::Arguments(TERMINAL_CHANGES),
             true if syscall.name == "prctl" => CallAnswer::Arguments(STAYS_DUMPABLE),
             true if let Some(errno) = refused(syscall.name) => CallAnswer::Errno(errno),
-            true if syscall.name == "open" && !observes => CallAnswer::Arguments(WRITING_OPEN),
-            true if syscall.name == "openat" && !observes => CallAnswer::Arguments(WRITING_OPENAT),
+            true if syscall.name == "open" && !sent.reading_opens => {
+                CallAnswer::Arguments(WRITING_OPEN)
+            }
+            true if syscall.name == "openat" && !sent.reading_opens => {
+                CallAnswer::Arguments(WRITING_OPENAT)
+            }
+            true if syscall.name == "utimensat" && !sent.times_of_open_files => {
+                CallAnswer::Arguments(TIMES_BY_PATH)
+            }
             true => CallAnswer::Notify,
             false => CallAnswer::Allow,
         };

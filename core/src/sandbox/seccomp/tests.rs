@@ -2,8 +2,8 @@
 //! checked.
 
 use super::bpf::{
-    JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR,
-    RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
+    HIGH_HALF, JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH,
+    OFFSET_NR, RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
 };
 use crate::plan::SocketFamily;
 use crate::sandbox::seccomp::*;
@@ -12,6 +12,8 @@ const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 const EPERM: u32 = RET_ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = RET_ERRNO | libc::ENOSYS as u32;
 const EAFNOSUPPORT: u32 = RET_ERRNO | libc::EAFNOSUPPORT as u32;
+
+const ALL_SENT: SentCalls = SentCalls { reading_opens: true, times_of_open_files: true };
 
 struct TestCall {
     arch: u32,
@@ -37,10 +39,12 @@ fn interpret(program: &[Instruction], call: &TestCall) -> u32 {
                 continue;
             }
             LOAD => {
-                let index = (0..6)
-                    .find(|index| offset_of_argument(*index) == k)
-                    .expect("loads the low half of an argument");
-                accumulator = call.arguments[index as usize] as u32;
+                let half = |index: u32, half| offset_of_argument(index) + half == k;
+                let index = (0..6).find(|index| half(*index, 0) || half(*index, HIGH_HALF));
+                let index = index.expect("loads a half of an argument");
+                let argument = call.arguments[index as usize];
+                accumulator =
+                    if half(index, 0) { argument as u32 } else { (argument >> 32) as u32 };
                 continue;
             }
             RETURN => return k,
@@ -143,7 +147,7 @@ fn exec_rules_refuse_shared_directories_and_new_listeners() {
 #[test]
 fn only_listed_calls_go_to_the_listener() {
     for arch in ARCHES {
-        let program = notifying(arch, &["renameat", "renameat2", "execve"], false).unwrap();
+        let program = notifying(arch, &["renameat", "renameat2", "execve"], ALL_SENT).unwrap();
         let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
         for name in ["renameat", "renameat2", "execve"] {
             assert_eq!(answer_to(&filter, arch, name, &[]), RET_USER_NOTIF);
@@ -155,11 +159,29 @@ fn only_listed_calls_go_to_the_listener() {
 }
 
 #[test]
+fn times_of_an_open_file_are_sent_only_if_that_is_asked_for() {
+    const FD: u64 = 5;
+    for arch in ARCHES {
+        for (times_of_open_files, path, expected) in [
+            (false, 0, RET_ALLOW),
+            (false, 8, RET_USER_NOTIF),
+            (false, 1 << 32, RET_USER_NOTIF),
+            (true, 0, RET_USER_NOTIF),
+        ] {
+            let sent = SentCalls { times_of_open_files, ..ALL_SENT };
+            let program = notifying(arch, &["utimensat"], sent).unwrap();
+            let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
+            assert_eq!(answer_to(&filter, arch, "utimensat", &[FD, path]), expected, "{path:#x}");
+        }
+    }
+}
+
+#[test]
 fn calls_that_open_files_without_names_or_freeze_them_are_refused() {
     const FIFREEZE: u64 = 0xC004_5877;
     for arch in ARCHES {
         let names = ["fanotify_init", "open_by_handle_at"];
-        let program = notifying(arch, &names, false).unwrap();
+        let program = notifying(arch, &names, ALL_SENT).unwrap();
         let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
         assert!(names.iter().all(|name| answer_to(&filter, arch, name, &[]) == EPERM));
         for (judged, expected) in [(true, EPERM), (false, RET_ALLOW)] {
@@ -533,7 +555,7 @@ fn only_terminal_changes_go_to_the_listener() {
     const TCSETSW: u64 = 0x5403;
     const TIOCSPGRP: u64 = 0x5410;
     for arch in ARCHES {
-        let program = notifying(arch, &["execve", "ioctl"], false).unwrap();
+        let program = notifying(arch, &["execve", "ioctl"], ALL_SENT).unwrap();
         let number = syscalls::find("ioctl").unwrap().number(arch).unwrap();
         let answer = |command: u64| {
             interpret(
