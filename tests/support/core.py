@@ -88,6 +88,7 @@ def plan_for(
                 key: []
                 for key in ("deny", "deny_names", "protect", "opened", "flagged", "packages")
             },
+            "git_remotes": [],
         },
         "landlock": {
             "abi": landlock_abi,
