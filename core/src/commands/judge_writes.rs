@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::error::Refusal;
 use super::run;
-use crate::files::writes::NameAct;
+use crate::files::writes::{NameAct, written_trees};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer;
@@ -44,7 +44,8 @@ pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
     let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
     let preflight = Preflight::prepare(plan, &restrictions, None)?;
     let mut answers = Vec::new();
-    if let Some(mut judge) = run::judged_writer(plan, preflight.files.as_ref(), None, None)? {
+    let trees = written_trees::of_plan(plan, None);
+    if let Some(mut judge) = run::judged_writer(plan, preflight.files.as_ref(), trees, None)? {
         for NameToJudge { path, act } in &names {
             let answer = judge.answer((*act).into(), path.as_bytes());
             // Init answers an error, too.

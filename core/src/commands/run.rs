@@ -19,6 +19,7 @@ use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
+use crate::files::writes::written_trees::{self, BeforeStart, WrittenTree};
 use crate::files::writes::{self, KnownNames, WriteLock, Writer};
 use crate::gate::ExecGate;
 use crate::journal::event::exec::ExecReport;
@@ -344,7 +345,7 @@ impl Run<'_> {
         };
         let full_tier = match self.full_tier() {
             Some((namespaces, requested)) => {
-                let lock = write_lock(plan)?;
+                let lock = write_lock(plan, &written_trees::of_plan(plan, None))?;
                 let record = RunRecord {
                     session_id: self.session_id,
                     argv: command.argv(),
@@ -376,8 +377,9 @@ impl Run<'_> {
             }
             (None, None) => {
                 let temporary = temp.map(|temp| temp.path().to_bytes());
-                let lock = write_lock(plan)?;
-                let writer = judged_writer(plan, granted.as_ref(), temporary, lock)?;
+                let trees = written_trees::of_plan(plan, temporary);
+                let lock = write_lock(plan, &trees)?;
+                let writer = judged_writer(plan, granted.as_ref(), trees, lock)?;
                 start_landlock_tier(
                     restrictions,
                     &command,
@@ -442,9 +444,9 @@ struct StartInputs<'a, 'p> {
 }
 
 /// The lock that the writers of all runs share. None: the plan has no writes to judge.
-fn write_lock(plan: &Plan) -> Result<Option<WriteLock>, SandboxError> {
+fn write_lock(plan: &Plan, trees: &[WrittenTree]) -> Result<Option<WriteLock>, SandboxError> {
     match writes::are_judged(plan) {
-        true => WriteLock::open(&plan.sessions, &writes::shared_trees(plan))
+        true => WriteLock::open(&plan.sessions, &written_trees::shared(trees))
             .map(Some)
             .map_err(SandboxError::WriteLock),
         false => Ok(None),
@@ -455,18 +457,18 @@ fn write_lock(plan: &Plan) -> Result<Option<WriteLock>, SandboxError> {
 pub fn judged_writer(
     plan: &Plan,
     granted: Option<&FileGrants<'_>>,
-    temporary: Option<&[u8]>,
+    trees: Vec<WrittenTree>,
     lock: Option<WriteLock>,
 ) -> Result<Option<Writer>, SandboxError> {
     let Some(files) = plan.files.as_ref().filter(|_| writes::are_judged(plan)) else {
         return Ok(None);
     };
     let granted = granted.ok_or(SandboxError::Usage("the plan has no files"))?;
-    let known = match start_scan::known_names(files, granted)? {
+    let known = match start_scan::known_names(files, granted, &trees)? {
         Some(known) => known,
-        None => KnownNames::of_plan(files)?,
+        None => KnownNames::of_plan(files, &trees)?,
     };
-    Ok(Some(Writer::new(plan, files, known, temporary, lock)))
+    Ok(Some(Writer::new(plan, files, known, BeforeStart::now(trees), lock)))
 }
 
 fn start_landlock_tier(

@@ -342,6 +342,12 @@ impl Restrictions {
         self.filters.get().is_some_and(|filters| filters.notifying.is_some())
     }
 
+    /// Does another process answer the exec of the command? That process reads the memory of the
+    /// command.
+    pub fn has_exec_answered(&self) -> bool {
+        self.listens() && self.answered.contains(&"execve")
+    }
+
     /// The number of filters that the command gets.
     pub fn filter_count(&self) -> u64 {
         let count = |filters: &Filters| {

@@ -103,7 +103,7 @@ impl<'p> FullTier<'p> {
         let FullTier { requested, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
         let inputs =
-            ScanInputs::of(requested, files, &covers, &masked, copied(self.plan), Tier::Full)?;
+            ScanInputs::of(requested, files, &covers, &masked, copied(self.plan), &[], Tier::Full)?;
         let ArmedGuard { mut guard, covers: mut found, for_judge } =
             arm_guard(inputs, writes::are_judged(self.plan))?;
         found.extend(service_sockets(files, covers.iter().chain(&found))?);
@@ -216,7 +216,7 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
         let full_tier = FullTier::prepare(plan, namespaces, requested, None, None)?;
         let (by_path, masked) = full_tier.by_path(&files)?;
         let inputs =
-            ScanInputs::of(requested, &files, &by_path, &masked, copied(plan), Tier::Full)?;
+            ScanInputs::of(requested, &files, &by_path, &masked, copied(plan), &[], Tier::Full)?;
         let ArmedGuard { guard: armed, covers: found, .. } = arm_guard(inputs, false)?;
         guard = armed;
         let service_sockets = service_sockets(&files, by_path.iter().chain(&found))?;

@@ -24,12 +24,13 @@ use super::{cover_mount, cpu_affinity, overlay, shell_rules, write_server};
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::files::patterns::NamePatternsError;
+use crate::files::writes::written_trees::{self, BeforeStart};
 use crate::files::writes::{KnownNames, ShellLayer, Writer};
 use crate::kernel::pid_namespace::PidNamespace;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
-use crate::kernel::{mount, socket_pair};
+use crate::kernel::{mount, socket_pair, stderr};
 use crate::limits::Limits;
 use crate::network::namespace::{self, NamespaceError};
 use crate::network::supervisor::socket_processes::SocketProcesses;
@@ -148,6 +149,10 @@ pub struct Launch<'a> {
     pub answer_calls: AnswerCalls<'a>,
 }
 
+/// Makes the writer. Called when the command has started: its writes wait until this is done. All
+/// that is read from files was read before.
+pub type MakeWriter<'a> = Box<dyn FnOnce() -> Result<Writer, NamePatternsError> + 'a>;
+
 /// Builds the root inside the namespaces of init.
 pub trait RootBuilder {
     /// Namespaces (CLONE_NEW*) besides those that every sandbox has.
@@ -171,7 +176,7 @@ pub trait RootBuilder {
 
     /// Covers names. This comes last, because the supervisor may take longest to find them. Some:
     /// init does the writes of the command.
-    fn cover_names(&self, _channel: &OwnedFd) -> Result<Option<Writer>, InitError> {
+    fn cover_names(&self, _channel: &OwnedFd) -> Result<Option<MakeWriter<'_>>, InitError> {
         Ok(None)
     }
 
@@ -220,10 +225,13 @@ impl RootBuilder for RootBlueprint<'_> {
         Ok(root::build(self, rulesets, channel)?)
     }
 
-    fn cover_names(&self, channel: &OwnedFd) -> Result<Option<Writer>, InitError> {
+    fn cover_names(&self, channel: &OwnedFd) -> Result<Option<MakeWriter<'_>>, InitError> {
         let Some(scanned) = root::cover(self, channel)? else { return Ok(None) };
-        let known = KnownNames::of_scan(self.requested, scanned)?;
-        Ok(Some(Writer::new(self.plan, self.requested, known, None, self.lock.take())))
+        let before = BeforeStart::now(written_trees::of_plan(self.plan, None));
+        Ok(Some(Box::new(move || {
+            let known = KnownNames::of_scan(self.requested, &before.trees, scanned)?;
+            Ok(Writer::new(self.plan, self.requested, known, before, self.lock.take()))
+        })))
     }
 
     fn shell_layer(&self, restrictions: &Restrictions) -> Result<Option<ShellLayer>, Errno> {
@@ -603,9 +611,16 @@ fn init(
         Ok(Ok((command, None))) => {
             sys::release_memory_and_run(reap_until_command_ends, command, channel)
         }
-        Ok(Ok((command, Some(writer)))) => {
-            write_server::run(command, &channel, writer).unwrap_or(125)
-        }
+        Ok(Ok((command, Some(judged)))) => match judged.writer(restrictions) {
+            Ok(writer) => write_server::run(command, &channel, writer).unwrap_or(125),
+            Err(error) => {
+                stderr::print_error(&error.to_string(), error.hint());
+                // The supervisor hands the listener over first. The return ends the command.
+                let _ = init_channel::receive(&channel, true);
+                let _ = init_channel::send(&channel, &InitMessage::Exited(125), &[]);
+                125
+            }
+        },
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125
@@ -619,15 +634,36 @@ fn init(
     }
 }
 
+/// What a writer is made of after the command has started.
+struct JudgedWrites<'a> {
+    make_writer: MakeWriter<'a>,
+    layer: Option<ShellLayer>,
+}
+
+impl JudgedWrites<'_> {
+    fn writer(self, restrictions: &Restrictions) -> Result<Writer, InitError> {
+        let mut writer = (self.make_writer)()?;
+        if let Some(rules) = restrictions.rules_beyond_init() {
+            let what = "cannot keep the rules of the command";
+            let limited = writer.limit_reading_proc(rules);
+            limited.map_err(|errno| InitError::Step { what, errno })?;
+        }
+        if let Some(layer) = self.layer {
+            writer.intercept_shells(layer);
+        }
+        Ok(writer)
+    }
+}
+
 /// From a fork in new namespaces to the running command, or to the errno of its exec. With the
-/// command comes the writer, if this process does the writes of the command.
-fn set_up(
-    root_builder: &dyn RootBuilder,
+/// command comes what a writer needs, if this process does the writes of the command.
+fn set_up<'a>(
+    root_builder: &'a dyn RootBuilder,
     restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: &OwnedFd,
-) -> Result<Result<(Pid, Option<Writer>), i32>, InitError> {
+) -> Result<Result<(Pid, Option<JudgedWrites<'a>>), i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("cannot tie init to its supervisor"))?;
     let extra_namespaces = (INIT_UNSHARE_FLAGS | root_builder.extra_namespaces()) as u64;
@@ -656,18 +692,15 @@ fn set_up(
         .map_err(step("cannot protect init against tracing"))?;
 
     restrictions.bound()?;
-    let mut writer = root_builder.cover_names(channel)?;
-    if let Some(writer) = &mut writer {
-        restrictions.confine_writer()?;
-        let rules = restrictions.rules_beyond_init();
-        rules
-            .map_or(Ok(()), |rules| writer.limit_reading_proc(rules))
-            .map_err(step("cannot keep the rules of the command"))?;
-        let layer = root_builder.shell_layer(restrictions);
-        if let Some(layer) = layer.map_err(step("cannot prepare the layer of shells"))? {
-            writer.intercept_shells(layer);
+    let judged = match root_builder.cover_names(channel)? {
+        Some(make_writer) => {
+            restrictions.confine_writer()?;
+            let layer = root_builder.shell_layer(restrictions);
+            let layer = layer.map_err(step("cannot prepare the layer of shells"))?;
+            Some(JudgedWrites { make_writer, layer })
         }
-    }
+        None => None,
+    };
     let mut enter_failure = None;
     let mut exec_failure = None;
     // Until its exec the command has init's channel, to send the listener.
@@ -675,7 +708,7 @@ fn set_up(
         apply_restrictions::become_command(None, Some(mask))
             .and_then(|()| restrictions.enter(Some(channel.as_fd())))
     };
-    let child = if restrictions.listens() {
+    let child = if restrictions.has_exec_answered() {
         // The supervisor has to read the memory of the command, but not that of init. So the
         // command gets a copy of the memory, and reports its failure in a shared number.
         let failure = sys::shared_number().map_err(step("cannot start a process"))?;
@@ -713,7 +746,7 @@ fn set_up(
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
         .map_err(step("cannot open the network namespace"))?;
-    let pids = match &writer {
+    let pids = match &judged {
         Some(_) => Some(
             rustix::fs::openat(&proc, c"self/ns/pid", flags, Mode::empty())
                 .map_err(step("cannot open the pid namespace"))?,
@@ -726,7 +759,7 @@ fn set_up(
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     init_channel::send(channel, &InitMessage::Started, &descriptors)
         .map_err(step("the supervisor has ended"))?;
-    Ok(Ok((child, writer)))
+    Ok(Ok((child, judged)))
 }
 
 /// Makes this process die with the supervisor. If the supervisor has died before, its end of the

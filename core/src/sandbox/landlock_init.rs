@@ -25,11 +25,12 @@ use crate::kernel::sys;
 pub fn run(
     become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
-    writer: Option<(Writer, &Restrictions)>,
+    restrictions: &Restrictions,
+    writer: Option<Writer>,
     channel: OwnedFd,
     failure: &AtomicI64,
 ) -> i32 {
-    let confined = writer.as_ref().map_or(Ok(()), |(_, restrictions)| {
+    let confined = writer.as_ref().map_or(Ok(()), |_| {
         restrictions.confine_writer()?;
         // The command has the same user: only this keeps it from tracing this process.
         rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -39,10 +40,11 @@ pub fn run(
         failure.store(error.code(), Ordering::SeqCst);
         return 125;
     }
-    let started = start(become_command, command, &channel, failure);
+    let copies_memory = restrictions.has_exec_answered();
+    let started = start(become_command, command, copies_memory, &channel, failure);
     match (started, writer) {
         (Ok(command), None) => sys::release_memory_and_run(supervise_command, command, channel),
-        (Ok(command), Some((mut writer, restrictions))) => {
+        (Ok(command), Some(mut writer)) => {
             let rules = restrictions.rules_beyond_init();
             let limited = rules.map_or(Ok(()), |rules| writer.limit_reading_proc(rules));
             limited.and_then(|()| write_server::run(command, &channel, writer)).unwrap_or(125)
@@ -51,9 +53,12 @@ pub fn run(
     }
 }
 
+/// `copies_memory`: another process reads the memory of the command before its exec is done. It must
+/// not read the memory of this process.
 fn start(
     become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
+    copies_memory: bool,
     channel: &OwnedFd,
     failure: &AtomicI64,
 ) -> Result<Pid, Errno> {
@@ -61,16 +66,21 @@ fn start(
     rustix::process::set_child_subreaper(Some(own))?;
     // Signals are blocked: this one only wakes this process.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-    let child = sys::fork_into(libc::CLONE_VFORK, || {
-        // The supervisor and this process read the memory of the command.
-        let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+    let run = || {
         let code = match become_command(own) {
             Ok(()) => i64::from(command.exec().raw_os_error()),
             Err(error) => error.code(),
         };
         failure.store(code, Ordering::SeqCst);
         125
-    })?;
+    };
+    let child = match copies_memory {
+        true => sys::fork_into(libc::CLONE_VFORK, || {
+            let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+            run()
+        }),
+        false => sys::spawn_sharing_memory(run),
+    }?;
     if failure.load(Ordering::SeqCst) != 0 {
         rustix::process::waitpid(Some(child), WaitOptions::empty())?;
         return Err(Errno::CANCELED);

@@ -12,6 +12,7 @@ use crate::files::scan;
 use crate::files::tree_roots::{GrantedTree, TreeRoots};
 use crate::files::walk::{Dir, Walker};
 use crate::files::writes::KnownNames;
+use crate::files::writes::written_trees::WrittenTree;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
@@ -28,13 +29,15 @@ pub struct ScanInputs {
 
 impl ScanInputs {
     /// None: nothing is denied or protected. `covers` and `masked` are the covers of paths that the
-    /// plan closes. `workspace`: the command works on a copy of it.
+    /// plan closes. `workspace`: the command works on a copy of it. `written_trees`: the trees that a
+    /// judge of writes in this process concerns.
     pub fn of(
         requested: &FilesPlan,
         files: &FileGrants<'_>,
         covers: &[Cover],
         masked: &[Cover],
         workspace: Option<&AbsPath>,
+        written_trees: &[WrittenTree],
         tier: Tier,
     ) -> Result<Option<ScanInputs>, SandboxError> {
         // New names in a copy stay there until a person applies them, and that person is asked.
@@ -74,10 +77,11 @@ impl ScanInputs {
         if tier == Tier::Landlock && trees.iter().all(|tree| !tree.writable) {
             return Ok(None);
         }
-        let searched: Vec<AbsPath> = trees.iter().map(|tree| tree.path.clone()).collect();
-        // The judge of writes also needs the denied names of places that are not searched.
-        let searched = (tier == Tier::Full).then_some(&searched[..]);
-        let mut names = NamePatterns::of_plan(requested, protect, flagged, searched)?;
+        let searched = trees.iter().map(|tree| tree.path.as_bytes().to_vec());
+        // The judge of writes also needs the denied names of written trees that are not searched.
+        let concerned: Vec<Vec<u8>> =
+            searched.chain(written_trees.iter().map(|tree| tree.path.clone())).collect();
+        let mut names = NamePatterns::of_plan(requested, protect, flagged, Some(&concerned))?;
         let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
         // Closed and own paths that do not exist yet.
         for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
@@ -113,12 +117,13 @@ impl ScanInputs {
 pub fn known_names(
     requested: &FilesPlan,
     files: &FileGrants<'_>,
+    written_trees: &[WrittenTree],
 ) -> Result<Option<KnownNames>, SandboxError> {
     // Landlock closes these paths.
     let covers = files.covers(requested)?;
-    let Some(inputs) = ScanInputs::of(requested, files, &covers, &[], None, Tier::Landlock)? else {
-        return Ok(None);
-    };
+    let inputs =
+        ScanInputs::of(requested, files, &covers, &[], None, written_trees, Tier::Landlock)?;
+    let Some(inputs) = inputs else { return Ok(None) };
     let ScanInputs { mut names, trees, left_out, closed } = inputs;
     let roots = TreeRoots::open(&trees, &left_out).map_err(GuardError::from)?;
     let mut walker = Walker::default();

@@ -41,6 +41,7 @@ pub fn run(command: Pid, channel: &OwnedFd, mut writer: Writer) -> Result<i32, E
     };
     let [listener, calls] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
     sys::wake_listener_in_turn(listener.as_fd());
+    sys::release_memory();
     let listener = NotifyListener::new(listener);
     let signals = sys::signal_descriptor()?;
     let mut is_over = false;

@@ -90,8 +90,14 @@ pub fn start(
         restrictions.enter(channel)
     };
     if restrictions.listens() {
-        let writer = writer.map(|writer| (writer, restrictions));
-        return start_under_init(&become_command, command, limits, writer, answer_calls);
+        return start_under_init(
+            &become_command,
+            command,
+            restrictions,
+            limits,
+            writer,
+            answer_calls,
+        );
     }
     let mut enter_failure = None;
     let mut exec_failure = None;
@@ -126,8 +132,9 @@ type BecomeCommand<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), E
 fn start_under_init(
     become_command: BecomeCommand<'_>,
     command: &Command,
+    restrictions: &Restrictions,
     limits: &Limits,
-    writer: Option<(Writer, &Restrictions)>,
+    writer: Option<Writer>,
     answer_calls: AnswerCalls<'_>,
 ) -> Result<LandlockStart, SuperviseError> {
     let writes = writer.is_some();
@@ -146,6 +153,7 @@ fn start_under_init(
         landlock_init::run(
             &|init_pid| become_command(init_pid, Some(spoken.as_fd())),
             command,
+            restrictions,
             writer,
             channel,
             failure,

@@ -15,6 +15,7 @@ import pytest
 from paddock.core.canonical import canonical
 from tests.support import core
 from tests.support.core import Plan
+from tests.support.features import need
 from tests.support.sandbox import SandboxRunner
 from tests.support.tester import Outcome
 
@@ -270,3 +271,35 @@ def test_a_damaged_question_gets_an_answer_or_a_refusal(sandbox: SandboxRunner, 
         assert "panicked" not in outcome.stderr
         answers.add(outcome.exit_code)
     assert answers == {0, 125}
+
+
+def test_a_command_without_a_judge_of_its_writes_is_ended(
+    sandbox: SandboxRunner, host: dict[str, Any]
+) -> None:
+    """Init makes the judge when the command runs. The command waits in its first write."""
+    need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
+    project = sandbox.tree.project
+    granted = sandbox.tree.put(project / "granted", "before")
+    plan = core.plan_for(
+        sandbox.tester, project, landlock_abi=host["landlock_abi"], read=[project], allow=[granted]
+    )
+    namespaces = {"nested": False, "hostname": "", "tmp_mb": None}
+    plan = core.changed(plan, tier="full", namespaces=namespaces, judges_writes=True)
+
+    def write(denied: int) -> Outcome:
+        """``denied`` squared patterns can match only in the granted file, which has no tree."""
+        below = [f"{granted}/{number}" for number in range(denied)]
+        names = [str(number) for number in range(denied)]
+        files = {**plan["files"], "deny_names": [{"below": below, "but": [], "names": names}]}
+        words = ["sh", "-c", "echo after > granted; echo written"]
+        return core.run_core(
+            sandbox.tester, sandbox.installation.core, core.changed(plan, files=files), words
+        )
+
+    ended = write(250)
+    assert (ended.exit_code, ended.stdout) == (125, ""), str(ended)
+    assert ended.stderr.startswith("paddock: the plan has too many name patterns"), str(ended)
+    assert granted.read_text() == "before"
+    control = write(2)
+    assert (control.exit_code, control.stdout) == (0, "written\n"), str(control)
+    assert granted.read_text() == "after\n"

@@ -18,7 +18,7 @@ mod prefix_tree;
 mod tests;
 
 use super::git;
-use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::bytes::Text;
 use crate::plan::{FilesPlan, ProtectedNames};
 
 pub use added_names::AddedNames;
@@ -171,7 +171,7 @@ impl NamePatterns {
         requested: &FilesPlan,
         protect: &[ProtectedNames],
         flagged: &[Text],
-        searched: Option<&[AbsPath]>,
+        searched: Option<&[Vec<u8>]>,
     ) -> Result<NamePatterns, NamePatternsError> {
         let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
         names.packages.clone_from(&requested.packages);
@@ -229,7 +229,7 @@ impl NamePatterns {
     pub fn deny(
         &mut self,
         group: &ProtectedNames,
-        searched: Option<&[AbsPath]>,
+        searched: Option<&[Vec<u8>]>,
     ) -> Result<(), NamePatternsError> {
         self.put_group(NameRule::Deny, group, searched)
     }
@@ -239,14 +239,14 @@ impl NamePatterns {
         &mut self,
         rule: NameRule,
         group: &ProtectedNames,
-        searched: Option<&[AbsPath]>,
+        searched: Option<&[Vec<u8>]>,
     ) -> Result<(), NamePatternsError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
         for (rule, beginnings) in [(rule, &group.below), (NameRule::Opened, &group.but)] {
             for text in beginnings {
                 self.parts.clear();
                 let root = pattern::parse_beginning(text, &mut self.words, &mut self.parts)?;
-                let may_match = |tree: &AbsPath| self.may_match_in(tree.as_bytes());
+                let may_match = |tree: &Vec<u8>| self.may_match_in(tree);
                 if let Some(root) = root
                     && searched.is_none_or(|trees| trees.iter().any(may_match))
                 {

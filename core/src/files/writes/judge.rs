@@ -14,12 +14,13 @@ use super::changed_names::{ChangedName, MAX_CHANGED_NAMES};
 use super::kept_files::PlacedFiles;
 use super::known_names::{FoundObjects, KnownNames};
 use super::resolve::path_of;
+use super::written_trees::{BeforeStart, FileTime, WrittenTree, is_within};
 use crate::files::git::{self, LinkedWorkTree, Role};
 use crate::files::patterns::{AddedPattern, NameMatch, NamePatterns, NameRule};
 use crate::files::walk::GitParts;
 use crate::kernel::calling_process::mount_of;
 use crate::kernel::open_beneath;
-use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::bytes::Text;
 use crate::plan::{FilesPlan, Plan, Tier};
 
 /// A directory with more names than this is not moved: to check it would hold up other calls.
@@ -42,7 +43,7 @@ pub enum WriteDecision {
 pub struct WriteJudge {
     names: NamePatterns,
     found: FoundObjects,
-    writable: Vec<WritableTree>,
+    writable: Vec<WrittenTree>,
     /// No mount holds anything: names outside of the writable trees are judged too.
     is_alone: bool,
     /// Another run can make names at the same time.
@@ -62,31 +63,9 @@ pub struct WriteJudge {
     /// The trees that other runs may write, at the time of a rename.
     pub trees_of_others: Vec<Vec<u8>>,
     pub(super) placed: PlacedFiles,
-    /// Seconds and nanoseconds.
-    started: (i64, u32),
+    started: FileTime,
     /// Remotes of the user's own git configuration.
     pub(super) remotes_of_user: Vec<Text>,
-}
-
-/// A tree that the command may write.
-struct WritableTree {
-    path: Vec<u8>,
-    except: Vec<AbsPath>,
-    /// Programs outside see its names. They do not see those of a private directory, nor those of a
-    /// copy.
-    is_shared: bool,
-}
-
-impl WritableTree {
-    fn holds(&self, path: &[u8]) -> bool {
-        is_within(path, &self.path)
-            && !self.except.iter().any(|except| is_within(path, except.as_bytes()))
-    }
-}
-
-fn is_within(path: &[u8], dir: &[u8]) -> bool {
-    let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-    path.strip_prefix(dir).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// Is a name about to be made, or does it exist already?
@@ -111,25 +90,14 @@ struct LastDir {
 }
 
 impl WriteJudge {
-    /// `temporary`: the private directory of the run, in the landlock tier.
     pub fn new(
         plan: &Plan,
         files: &FilesPlan,
         known: KnownNames,
-        temporary: Option<&[u8]>,
+        before: BeforeStart,
     ) -> WriteJudge {
         let KnownNames { names, found } = known;
-        let granted = files.grants.iter().filter(|grant| grant.writes()).map(|grant| {
-            let (path, except) = (resolved(grant.path.as_bytes()), grant.except.clone());
-            WritableTree { path, except, is_shared: plan.shares_names_of(grant) }
-        });
-        let temporary = temporary.map(|path| WritableTree {
-            path: resolved(path),
-            except: vec![],
-            is_shared: true,
-        });
-        let writable = granted.chain(temporary).collect();
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        let BeforeStart { trees: writable, time: started } = before;
         WriteJudge {
             names,
             found,
@@ -144,7 +112,7 @@ impl WriteJudge {
             mounts: HashSet::new(),
             trees_of_others: Vec::new(),
             placed: PlacedFiles::default(),
-            started: (now.tv_sec, now.tv_nsec as u32),
+            started,
             remotes_of_user: files.git_remotes.clone(),
         }
     }
@@ -889,14 +857,6 @@ fn without_links(start: BorrowedFd<'_>, path: &[u8]) -> Option<Vec<u8>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat2(start, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     opened.and_then(|opened| path_of(opened.as_fd())).ok()
-}
-
-/// The path of a granted tree without symlinks. A path that can not be opened has no file that
-/// could be changed.
-pub(super) fn resolved(path: &[u8]) -> Vec<u8> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(path, flags, Mode::empty());
-    opened.and_then(|opened| path_of(opened.as_fd())).unwrap_or_else(|_| path.to_vec())
 }
 
 fn join(path: &[u8], name: &CStr) -> Vec<u8> {

@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
 use serde::Deserialize;
 
+use super::written_trees::WrittenTree;
 use crate::files::patterns::{AddedNames, NamePatterns, NamePatternsError};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::FilesPlan;
@@ -69,19 +70,25 @@ impl ScannedNames {
 }
 
 impl KnownNames {
-    /// Without a scan.
-    pub fn of_plan(files: &FilesPlan) -> Result<KnownNames, NamePatternsError> {
-        let names = NamePatterns::of_plan(files, &files.protect, &files.flagged, None)?;
+    /// Without a scan. Denied names that can not lie in the `trees` are left out: a plan denies the
+    /// same names below dozens of directories.
+    pub fn of_plan(
+        files: &FilesPlan,
+        trees: &[WrittenTree],
+    ) -> Result<KnownNames, NamePatternsError> {
+        let searched: Vec<Vec<u8>> = trees.iter().map(|tree| tree.path.clone()).collect();
+        let names = NamePatterns::of_plan(files, &files.protect, &files.flagged, Some(&searched))?;
         Ok(KnownNames { names, found: FoundObjects::default() })
     }
 
     /// In the full tier the guard of the supervisor has scanned the trees.
     pub fn of_scan(
         files: &FilesPlan,
+        trees: &[WrittenTree],
         scanned: ScannedNames,
     ) -> Result<KnownNames, NamePatternsError> {
         let ScannedNames { names: added, pinned, linked, flagged } = scanned;
-        let mut known = KnownNames::of_plan(files)?;
+        let mut known = KnownNames::of_plan(files, trees)?;
         added.apply(&mut known.names)?;
         let bytes = |paths: Vec<Text>| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
         let linked = linked.into_iter().map(Identity::from).collect();

@@ -27,6 +27,7 @@ mod shell_layer;
 mod staged;
 mod umasks;
 mod write_lock;
+pub mod written_trees;
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -50,6 +51,7 @@ pub use self::shell_layer::{LayerRules, ShellLayer};
 use self::staged::StagedFiles;
 use self::umasks::Umasks;
 pub use self::write_lock::WriteLock;
+use self::written_trees::BeforeStart;
 use super::git::{self, Role};
 use crate::kernel::seccomp_notify::{InterceptedCall, NotifyAnswer, NotifyListener};
 use crate::kernel::{open_beneath, sys};
@@ -62,13 +64,6 @@ pub fn are_judged(plan: &Plan) -> bool {
         plan.tier == Tier::Landlock || files.grants.iter().any(is_shared)
     });
     plan.judges_writes && is_written
-}
-
-/// The trees that the command may write and that programs outside see, without symlinks.
-pub fn shared_trees(plan: &Plan) -> Vec<Vec<u8>> {
-    let grants = plan.files.iter().flat_map(|files| &files.grants);
-    let shared = grants.filter(|grant| grant.writes() && plan.shares_names_of(grant));
-    shared.map(|grant| judge::resolved(grant.path.as_bytes())).collect()
 }
 
 /// The calls that wait, and those that are refused.
@@ -218,16 +213,15 @@ pub const WAITING_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_RETRY_TIME: Duration = Duration::from_millis(1);
 
 impl Writer {
-    /// `temporary`: the private directory of the run.
     pub fn new(
         plan: &Plan,
         files: &FilesPlan,
         known: KnownNames,
-        temporary: Option<&[u8]>,
+        before: BeforeStart,
         lock: Option<WriteLock>,
     ) -> Writer {
         Writer {
-            judge: WriteJudge::new(plan, files, known, temporary),
+            judge: WriteJudge::new(plan, files, known, before),
             umasks: Umasks::default(),
             umask: None,
             waiting: VecDeque::new(),

@@ -187,21 +187,20 @@ impl Caller {
     pub fn parent(self, at: &PathArgument) -> Result<Found, Errno> {
         let PathArgument { dir, path } = at;
         let (above, name, has_slash) = split(path)?;
-        let start = self.start(*dir, path)?;
-        let dir = match above {
-            b"" => start,
-            above => match step(start.as_fd(), above, PATH_DIR) {
-                Ok(dir) => dir,
-                Err(_) => {
-                    return self.checked(self.by_name(start, path, false, MagicLinks::Followed)?);
-                }
-            },
+        let opened = match above {
+            b"" => Ok(self.start(*dir, path)?),
+            [b'/', ..] => step(rustix::fs::CWD, above, PATH_DIR),
+            _ => step(self.start(*dir, path)?.as_fd(), above, PATH_DIR),
         };
-        if is_proc(dir.as_fd())? {
-            let start = self.start(at.dir, path)?;
-            return self.checked(self.by_name(start, path, false, MagicLinks::Followed)?);
+        match opened {
+            Ok(dir) if !is_proc(dir.as_fd())? => {
+                Ok(Found::Place(Place { dir, name: name.to_vec(), has_slash }))
+            }
+            _ => {
+                let start = self.start(*dir, path)?;
+                self.checked(self.by_name(start, path, false, MagicLinks::Followed)?)
+            }
         }
-        Ok(Found::Place(Place { dir, name: name.to_vec(), has_slash }))
     }
 
     /// A path of openat2(2), if the call restricts the way.
