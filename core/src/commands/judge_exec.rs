@@ -13,6 +13,7 @@ use crate::gate::decide_exec::decide;
 use crate::gate::interpreter_chain::{
     self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
 };
+use crate::gate::program_contents::ProgramContents;
 use crate::gate::rules::{self, Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
 use crate::gate::trusted_program_dirs::TrustedDirs;
 use crate::kernel::calling_process;
@@ -134,7 +135,9 @@ fn judge(
         granted: trusted_dirs.is_none_or(|trusted_dirs| trusted_dirs.hold_all(chain)),
         digest: &|index| chain[index].digest(None),
     };
-    Ok(decide(&ExecRules::compile(gate)?, trusted_dirs, &exec, chain))
+    let rules = ExecRules::compile(gate)?;
+    let contents = ProgramContents::of(&rules, trusted_dirs);
+    Ok(decide(&rules, trusted_dirs, &contents, &exec, chain))
 }
 
 fn decision_json(
@@ -146,7 +149,6 @@ fn decision_json(
     let (cause, rule, why) = match &decision.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
-        Cause::NotGranted => ("not-granted", None, None),
         Cause::Unseen(why) => ("unseen", None, Some(why.as_bytes())),
         Cause::Late => ("late", None, None),
         Cause::Error { rule, why } => ("error", Some(*rule), Some(why.as_bytes())),

@@ -6,6 +6,7 @@ use std::time::Instant;
 use sha2::{Digest as _, Sha256};
 
 use super::interpreter_chain::ChainFile;
+use super::program_contents::ProgramContents;
 use super::rules::{Cause, ExecDecision, ExecRequest, ExecRules};
 use super::trusted_program_dirs::TrustedDirs;
 use crate::plan::Action;
@@ -14,12 +15,19 @@ use crate::plan::Action;
 pub fn decide(
     rules: &ExecRules,
     trusted_dirs: Option<&TrustedDirs>,
+    contents: &ProgramContents,
     exec: &ExecRequest<'_>,
     chain: &[ChainFile],
 ) -> (ExecDecision, Option<usize>) {
     const STRAYS_REASON: &str =
         "its interpreter opens it through a path that the command can change";
-    let decision = rules.judge(exec);
+    let mut decision = rules.judge(exec);
+    if rules.allow_own(&decision, exec)
+        && let Some(trusted_dirs) = trusted_dirs
+        && let Some(denial) = contents.denial(rules, trusted_dirs, exec, chain)
+    {
+        decision = denial;
+    }
     if decision.action != Action::Deny
         && trusted_dirs.is_some_and(|trusted_dirs| trusted_dirs.let_stray(chain, exec.cwd))
     {

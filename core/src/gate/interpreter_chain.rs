@@ -305,6 +305,12 @@ impl ChainFile {
     }
 }
 
+impl FileState {
+    pub fn size(&self) -> u64 {
+        self.0[2]
+    }
+}
+
 impl From<&Stat> for FileState {
     fn from(stat: &Stat) -> FileState {
         FileState([

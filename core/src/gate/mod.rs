@@ -18,6 +18,7 @@ pub mod expected_exec;
 mod file_format;
 pub mod interpreter_chain;
 mod loader;
+pub mod program_contents;
 pub mod rules;
 mod shells;
 mod traced_execs;
@@ -34,6 +35,7 @@ use rustix::process::{Resource, Rlimit};
 use self::exec_questions::{ExecQuestion, MAX_DENIALS};
 use self::expected_exec::{CallerView, ExpectedExec, NotJudged, ObservedExec};
 use self::interpreter_chain::{ChainFile, FileState};
+use self::program_contents::ProgramContents;
 use self::rules::{
     Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, ParentProcess, RuleError,
 };
@@ -58,6 +60,7 @@ pub struct ExecGate {
     rules: ExecRules,
     /// None: the plan does not restrict files.
     trusted_dirs: Option<TrustedDirs>,
+    contents: ProgramContents,
     caller_view: CallerView,
     pending: Vec<ExecQuestion>,
     /// Digests of files that no command can write.
@@ -111,6 +114,7 @@ impl ExecGate {
         let trusted_dirs = TrustedDirs::of(plan);
         let shells = InterceptedShells::of(plan);
         let (plan, rules) = (requested.clone(), ExecRules::compile(requested)?);
+        let contents = ProgramContents::of(&rules, trusted_dirs.as_ref());
         // If the plan restricts files, nothing can be mounted or pivoted. If it denies namespaces,
         // chroot is denied too.
         let caller_view = CallerView::new(trusted_dirs.is_some());
@@ -118,6 +122,7 @@ impl ExecGate {
             plan,
             rules,
             trusted_dirs,
+            contents,
             caller_view,
             pending: Vec::new(),
             digests: RefCell::default(),
@@ -296,8 +301,13 @@ impl ExecGate {
                 Ok(digest)
             },
         };
-        let (decision, approved) =
-            decide_exec::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
+        let (decision, approved) = decide_exec::decide(
+            &self.rules,
+            self.trusted_dirs.as_ref(),
+            &self.contents,
+            &exec,
+            &expected.chain,
+        );
         expected.digests = digests.into_inner();
         (decision, approved)
     }
@@ -320,13 +330,6 @@ impl ExecGate {
         let (rule, reason) = match &decision.cause {
             Cause::Rule(rule) => (Some(*rule), own(*rule)),
             Cause::Default => (None, None),
-            Cause::NotGranted => (
-                None,
-                Some(
-                    "no grant in exec_globs covers it, so the command could have created it"
-                        .to_owned(),
-                ),
-            ),
             Cause::Unseen(why) => (None, Some((*why).to_owned())),
             Cause::Late => {
                 (None, Some(format!("the check took more than {} ms", self.plan.timeout_ms)))

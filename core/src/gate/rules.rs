@@ -75,8 +75,6 @@ pub struct ExecDecision {
 pub enum Cause {
     Rule(usize),
     Default,
-    /// The default would allow it, but the command could have made the program.
-    NotGranted,
     /// The exec can not be read, or can not be verified.
     Unseen(&'static str),
     /// The judgement took too long.
@@ -283,9 +281,6 @@ impl ExecRules {
                 }
             }
         }
-        if self.default == Action::Allow && self.is_own(exec) {
-            return ExecDecision { action: Action::Deny, cause: Cause::NotGranted, doubted };
-        }
         ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
@@ -300,6 +295,43 @@ impl ExecRules {
     /// Would the rule allow, by a name alone, a program that the command could have made?
     fn is_unplaced(&self, rule: &CompiledRule, exec: &ExecRequest<'_>) -> bool {
         rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
+    }
+
+    pub fn allow_by_default(&self) -> bool {
+        self.default == Action::Allow
+    }
+
+    /// Does only the default allow it, and could the command have made the program?
+    pub fn allow_own(&self, decision: &ExecDecision, exec: &ExecRequest<'_>) -> bool {
+        decision.action == Action::Allow && decision.cause == Cause::Default && self.is_own(exec)
+    }
+
+    /// Does a rule that denies or asks name this file?
+    pub fn deny_name(&self, path: &[u8]) -> bool {
+        self.denying().any(|test| match test {
+            RuleTest::Exe(paths) => paths.iter().any(|wanted| wanted.as_bytes() == path),
+            RuleTest::Basename(names) => {
+                names.iter().any(|wanted| wanted.as_bytes() == basename(path))
+            }
+            RuleTest::Glob(globs) => {
+                globs.iter().any(|glob| self.patterns.globs.matches(*glob, path))
+            }
+            _ => false,
+        })
+    }
+
+    /// The files that rules which deny or ask name by their whole path.
+    pub fn denied_paths(&self) -> Vec<Vec<u8>> {
+        let exact = self.denying().filter_map(|test| match test {
+            RuleTest::Exe(paths) => Some(paths),
+            _ => None,
+        });
+        exact.flatten().map(|path| path.as_bytes().to_vec()).collect()
+    }
+
+    fn denying(&self) -> impl Iterator<Item = &RuleTest> {
+        let rules = self.rules.iter().filter(|rule| rule.action != Action::Allow);
+        rules.flat_map(|rule| &rule.keys).filter(|(not, _)| !not).map(|(_, test)| test)
     }
 
     /// Could the command have made the program, and does that matter?
@@ -355,6 +387,14 @@ impl CompiledRule {
             let all = *not && self.action == Action::Allow;
             let held = if all { test.holds_in_any(readings) } else { test.holds(&readings[index]) };
             match held {
+                // The command has chosen the name of a program that it made.
+                Ok(Holds::Surely)
+                    if *not
+                        && matches!(test, RuleTest::Basename(_))
+                        && readings[index].is_own() =>
+                {
+                    least = least.min(Holds::Partly);
+                }
                 Ok(held) => least = least.min(if *not { held.negated() } else { held }),
                 Err(why) => failed = failed.or(Some(why)),
             }
@@ -439,7 +479,15 @@ impl RuleTest {
                     |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
                 let called =
                     || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
-                Holds::from(one_of(exe), || facts.paths().chain(called()).any(one_of))
+                let of_git = |name: &[u8]| {
+                    let subcommand = name.strip_prefix(b"git-");
+                    (name == b"git" && facts.git_program().is_some())
+                        || (subcommand.is_some() && subcommand == facts.git_subcommand())
+                };
+                Holds::from(one_of(exe), || {
+                    facts.paths().chain(called()).any(one_of)
+                        || names.iter().any(|name| of_git(name.as_bytes()))
+                })
             }
             RuleTest::Glob(patterns) => {
                 let one_of =
@@ -560,6 +608,10 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         self.chain.first().map_or(b"", |file| file.real)
     }
 
+    fn is_own(&self) -> bool {
+        !self.exec.granted
+    }
+
     fn parent(&self) -> Result<ParentProcess<'b>, String> {
         self.exec.parent.ok_or_else(|| "the parent is unknown".to_owned())
     }
@@ -592,6 +644,38 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         }
     }
 
+    /// The command that a program of git's own directory is: `git-push` is `git push`.
+    fn git_program(&self) -> Option<&'b [u8]> {
+        let file = self.chain.first()?;
+        let in_git_dir =
+            |path: &[u8]| path.rsplit(|byte| *byte == b'/').nth(1) == Some(b"git-core");
+        if basename(file.real) != b"git" && !in_git_dir(file.real) && !in_git_dir(file.named) {
+            return None;
+        }
+        let names = [self.own_name(), file.named, file.real];
+        names.into_iter().find_map(|name| basename(name).strip_prefix(b"git-"))
+    }
+
+    /// The command that git gets, after its options.
+    fn git_subcommand(&self) -> Option<&'b [u8]> {
+        const WITH_VALUE: [&[u8]; 6] =
+            [b"-C", b"-c", b"--git-dir", b"--work-tree", b"--namespace", b"--config-env"];
+        let file = self.chain.first()?;
+        if basename(file.real) != b"git" {
+            return None;
+        }
+        let mut words = self.argv.iter().skip(1).copied();
+        while let Some(word) = words.next() {
+            if !word.starts_with(b"-") {
+                return Some(word);
+            }
+            if WITH_VALUE.contains(&word) {
+                words.next();
+            }
+        }
+        None
+    }
+
     fn found(&self) -> (&SetMatches, &[SetMatches]) {
         let (as_given, renamed) = self.found.get_or_init(|| {
             let (as_given, renamed) = self.texts();
@@ -614,8 +698,11 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
         let applet = self.applet();
         let inner = (!applet.is_empty()).then(|| argv_text::joined(applet.iter().copied()));
+        let of_git = self.git_program().map(|command| {
+            argv_text::joined([b"git", command].into_iter().chain(rest.iter().copied()))
+        });
         let mut renamed = Vec::new();
-        for text in called.chain(inner) {
+        for text in called.chain(inner).chain(of_git) {
             if text != as_given && !renamed.contains(&text) {
                 renamed.push(text);
             }

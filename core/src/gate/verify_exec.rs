@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::expected_exec::ExpectedExec;
-use super::interpreter_chain::{ChainFile, EntryPoint};
+use super::interpreter_chain::{ChainFile, EntryPoint, FileState};
 use super::loader;
 use crate::journal::event::exec;
 use crate::kernel::calling_process::{CallingProcess, WorkingDirectory};
@@ -58,11 +58,16 @@ fn compare(
     memory: &mut ProcessMemory,
     deadline: Instant,
 ) -> Result<(), Difference> {
-    let behind =
-        |link| rustix::fs::statat(own, link, AtFlags::empty()).map(|stat| Identity::from(&stat));
+    let found = |link| rustix::fs::statat(own, link, AtFlags::empty());
+    let behind = |link| found(link).map(|stat| Identity::from(&stat));
     let Some((exe, scripts)) = expected.chain.split_last() else { return Err(Difference::Unseen) };
-    if behind(c"exe")? != exe.identity {
+    let running = found(c"exe")?;
+    if Identity::from(&running) != exe.identity {
         return Err(Difference::In("the program"));
+    }
+    // A file with the size of a denied program was hashed, and is hashed again below.
+    if FileState::from(&running).size() != exe.state.size() {
+        return Err(Difference::In("the content"));
     }
     memory.turn_to(pid);
     let Registers { instruction, stack } = trace::registers_of(pid)?;

@@ -257,7 +257,10 @@ def _programs(gate: Gate | None) -> list[str]:
     ]
     if gate.exec_only_granted:
         lines.append(
-            "programs that a command could have created: only by a rule with its path or "
+            "programs that a command could have created: also judged by their content, as the "
+            "program that they are a copy of"
+            if gate.default is Action.ALLOW
+            else "programs that a command could have created: only by a rule with its path or "
             "content, or exec_globs"
         )
     return lines

@@ -36,11 +36,10 @@ class MatchedRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecDecision:
-    """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could
-    have written the program), ``unseen`` (no rule applies: ``error`` has the reason) or ``error``
-    (``rule`` could not be judged: ``error`` has the reason). ``doubted``: the rule that would have
-    allowed it, but matched only by a name that does not count. ``approved``: the stored answer to
-    the question, if there is one.
+    """``cause``: ``rule``, ``default``, ``unseen`` (no rule applies: ``error`` has the reason) or
+    ``error`` (``rule`` could not be judged: ``error`` has the reason). ``doubted``: the rule that
+    would have allowed it, but matched only by a name that does not count. ``approved``: the stored
+    answer to the question, if there is one.
     """
 
     action: Action

@@ -96,11 +96,6 @@ def _because(decision: ExecDecision) -> str:
             return f"{_named(decision.rule)} cannot be checked: {decision.error}"
         case "unseen":
             return f"no rule can allow it: {decision.error}"
-        case "not-granted":
-            return (
-                "no rule matches, and the command could have created the file: no grant in "
-                "exec_globs covers it"
-            )
         case _:
             return f"no rule matches, and default_action is {decision.action.value}"
 
@@ -122,6 +117,4 @@ def _hint(decision: ExecDecision, chain: tuple[str, ...], words: Sequence[str]) 
             f"({chain[0]}), which no command could have created, and the exact arguments "
             f"({words[0]!r} first)"
         )
-    if decision.cause == "not-granted":
-        return f'write a rule with exe = "{chain[0]}", or grant its directory in exec_globs'
     return None

@@ -455,7 +455,7 @@ fn a_writable_program_needs_a_rule_with_path_or_content() {
         (
             "allow",
             json!({"action": "deny", "exe_basename": "curl"}),
-            (Action::Deny, Cause::NotGranted),
+            (Action::Allow, Cause::Default),
         ),
         ("deny", json!({"action": "allow", "exe_basename": "git"}), (Action::Deny, Cause::Default)),
         ("deny", json!({"action": "allow", "exe_not": "/x"}), (Action::Deny, Cause::Default)),
@@ -475,6 +475,12 @@ fn a_writable_program_needs_a_rule_with_path_or_content() {
             (Action::Allow, Cause::Rule(0)),
         ),
         ("ask", json!({"action": "deny", "exe_basename": "curl"}), (Action::Ask, Cause::Default)),
+        // The command chose this name.
+        (
+            "allow",
+            json!({"action": "deny", "exe_basename_not": "git"}),
+            (Action::Deny, Cause::Rule(0)),
+        ),
     ] {
         let decision = tool().judged(&compiled(default, json!([rule])));
         assert_eq!((decision.action, decision.cause), expected, "{rule}");
@@ -482,6 +488,38 @@ fn a_writable_program_needs_a_rule_with_path_or_content() {
     let mut gate = gate("allow", json!([{"action": "deny", "exe_basename": "curl"}]));
     gate.exec_only_granted = false;
     assert_eq!(tool().judged(&ExecRules::compile(&gate).unwrap()).action, Action::Allow);
+}
+
+#[test]
+fn a_program_of_git_is_the_command_of_git() {
+    let push = json!([
+        {"action": "deny", "exe_basename": "git", "argv_regex": "^git push( |$)"}
+    ]);
+    let by_name = json!([{"action": "deny", "exe_basename": "git-push"}]);
+    for (exe, named, argv, denied) in [
+        ("/usr/bin/git", "/usr/lib/git-core/git-push", "git-push origin", true),
+        ("/usr/lib/git-core/git-push", "/usr/lib/git-core/git-push", "git-push", true),
+        ("/usr/bin/git", "./git-push", "x", true),
+        ("/usr/bin/git", "/usr/bin/git", "git push origin", true),
+        ("/usr/bin/git", "/usr/lib/git-core/git-status", "git-status push", false),
+        ("/usr/bin/git-push", "/usr/bin/git-push-all", "git-push-all", false),
+    ] {
+        let exec = TestExec::new(exe, argv).named(named);
+        for rules in [&push, &by_name] {
+            if exe == "/usr/bin/git-push" && *rules == by_name {
+                continue;
+            }
+            let decision = exec.judged(&compiled("allow", rules.clone()));
+            assert_eq!(decision.action == Action::Deny, denied, "{exe} {named} {argv} {rules}");
+        }
+    }
+    for (argv, denied) in
+        [("git -C push status", false), ("git -C x -c a=b push", true), ("git --bare push", true)]
+    {
+        let decision =
+            TestExec::new("/usr/bin/git", argv).judged(&compiled("allow", by_name.clone()));
+        assert_eq!(decision.action == Action::Deny, denied, "{argv}");
+    }
 }
 
 #[test]
