@@ -26,8 +26,17 @@ fn test_tree() -> TestDir {
 
 fn reached(mut plan: Value, trees: &[(PathBuf, Value)]) -> Value {
     plan["files"]["reached"] =
-        trees.iter().map(|(path, identity)| json!({"path": path, "identity": identity})).collect();
+        trees.iter().map(|(path, identity)| recorded(path, identity, Value::Null)).collect();
     plan
+}
+
+fn recorded(path: &Path, identity: &Value, born_ns: Value) -> Value {
+    json!({"path": path, "identity": identity, "born_ns": born_ns})
+}
+
+fn born_ns(path: &Path) -> i64 {
+    let born = fs::metadata(path).unwrap().created().unwrap();
+    born.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap()
 }
 
 fn identity(path: &Path) -> Value {
@@ -60,6 +69,25 @@ fn a_renamed_directory_is_known_by_its_inode() {
     assert_refused(&sh(&planned(known), "true"), "leads through a symlink in");
     // The name alone does not identify it.
     assert_eq!(attempt(&planned(Value::Null), "read", tree.path("vault/secret")), "allowed");
+}
+
+#[test]
+fn an_inode_number_that_comes_back_is_another_directory() {
+    let tree = test_tree();
+    let fresh = tree.path("own");
+    let link = tree.link("own/link", tree.path("vault"));
+    let planned = |path: &str, born_ns: i64| {
+        let mut plan = plan(&tree.path("work"), &[needed(&link, "read")]);
+        plan["files"]["reached"] =
+            json!([recorded(&tree.path(path), &identity(&fresh), json!(born_ns))]);
+        plan
+    };
+    for path in ["gone", "own"] {
+        let same = planned(path, born_ns(&fresh));
+        assert_refused(&sh(&same, "true"), "leads through a symlink in");
+        let removed = planned(path, born_ns(&fresh) - 1);
+        assert_eq!(attempt(&removed, "read", tree.path("vault/secret")), "allowed", "{path}");
+    }
 }
 
 #[test]
@@ -163,7 +191,7 @@ fn an_excepted_link_can_not_be_replaced() {
     let tree = test_tree();
     let entry = tree.link("own/paddock", tree.path("vault/secret"));
     let mut planned = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
-    planned["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
+    planned["files"]["reached"] = json!([recorded(&tree.path("own"), &Value::Null, Value::Null)]);
     planned["files"]["unwritable"] = json!([entry]);
     planned["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] =
         json!([entry]);

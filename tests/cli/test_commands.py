@@ -347,7 +347,7 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(sandbox: San
     assert "changed" in changed.stderr
     assert paddock(sandbox, "trust").exit_code == 0
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
-    assert paddock(sandbox, "trust", "--revoke").exit_code == 0
+    assert paddock(sandbox, "trust", "--forget", "paddock.toml").exit_code == 0
     assert paddock(sandbox, "run", "--", "true").exit_code == 125
 
 

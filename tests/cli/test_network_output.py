@@ -244,7 +244,7 @@ def test_a_lock_file_of_the_workspace_counts_after_paddock_trust(full: SandboxRu
 
     configured, before = answer("mirror.example"), answer("lock.example")
     trusted, after = paddock(full, "trust", lock), answer("lock.example")
-    paddock(full, "trust", "--revoke", lock)
+    paddock(full, "trust", "--forget", lock)
     assert (configured["allowed"], configured["rule"]["source"]) == (True, "$npm_config_registry")
     assert (before["allowed"], before["rule"]) == (False, None)
     assert trusted.stdout == f"trusted: lock.example ({lock}:1)\n"

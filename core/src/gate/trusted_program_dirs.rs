@@ -2,12 +2,14 @@
 //! not writable.
 //!
 //! A copy of a denied program is another file with another name. The command may still execute
-//! files that it can write if the policy says so: by a grant to execute (`exec_globs`), or by a
-//! rule that names the path or the content.
+//! files that it can write if the policy says so: by a default of allow (then the content is
+//! compared, `gate/program_contents.rs`), by a grant to execute (`exec_globs`), or by a rule that
+//! names the path or the content.
 
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::interpreter_chain::ChainFile;
+use crate::files::previously_writable::is_replaced;
 use crate::kernel::resolved_path;
 use crate::plan::{Grant, Plan};
 
@@ -39,9 +41,8 @@ impl TrustedDirs {
                 _ => {}
             }
         }
-        trusted_dirs
-            .written
-            .extend(files.previously_writable.iter().map(|tree| tree.path.as_bytes().to_vec()));
+        let named = files.previously_writable.iter().filter(|tree| !is_replaced(tree));
+        trusted_dirs.written.extend(named.map(|tree| tree.path.as_bytes().to_vec()));
         trusted_dirs.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
         trusted_dirs.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
         Some(trusted_dirs)
@@ -49,7 +50,7 @@ impl TrustedDirs {
 
     /// `file`: the resolved path, as the kernel names it. A file without a name (removed, or a
     /// memfd) is not trusted: the command may have made it.
-    fn hold(&self, file: &[u8]) -> bool {
+    pub fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
         }
@@ -154,8 +155,10 @@ mod tests {
                 })
             })
             .collect();
-        plan["files"]["reached"] =
-            reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
+        plan["files"]["reached"] = reached
+            .iter()
+            .map(|path| json!({"path": path, "identity": null, "born_ns": null}))
+            .collect();
         plan["landlock"]["access"]["exec"] = json!(["execute", "read_file"]);
         plan["landlock"]["access"]["read-noexec"] = json!(["read_file"]);
         TrustedDirs::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, Statx, StatxFlags};
 use rustix::io::Errno;
 
 /// As many symlinks as the kernel follows in one path.
@@ -54,22 +54,44 @@ impl Object {
     /// The file with this name in a directory; a symlink is not followed. An empty name means the
     /// open file itself.
     pub fn at(dir: impl AsFd, name: &CStr) -> Result<Object, Errno> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-        let found =
-            rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
-        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
-        let time = if has_birth { found.stx_btime } else { found.stx_ctime };
-        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        Ok(Object {
-            identity: Identity { device, inode: found.stx_ino },
-            born: (time.tv_sec, time.tv_nsec),
-        })
+        let found = statx(dir, name)?;
+        let time = if has_birth(&found) { found.stx_btime } else { found.stx_ctime };
+        Ok(Object { identity: Identity::from(&found), born: (time.tv_sec, time.tv_nsec) })
     }
 
     /// True if `known`, which is sorted, contains this file.
     pub fn is_in(self, known: &[Object]) -> bool {
         known.binary_search(&self).is_ok()
     }
+}
+
+impl From<&Statx> for Identity {
+    fn from(found: &Statx) -> Identity {
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Identity { device, inode: found.stx_ino }
+    }
+}
+
+/// The file with this path, and its birth time in nanoseconds; a symlink is not followed. None: the
+/// file system has no birth times.
+pub fn birth(path: &Path) -> Result<(Identity, Option<i64>), Errno> {
+    const NS_PER_S: i64 = 1_000_000_000;
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let found = statx(rustix::fs::CWD, &path)?;
+    let time = found.stx_btime;
+    let born_ns = has_birth(&found)
+        .then(|| time.tv_sec.checked_mul(NS_PER_S)?.checked_add(time.tv_nsec.into()))
+        .flatten();
+    Ok((Identity::from(&found), born_ns))
+}
+
+fn statx(dir: impl AsFd, name: &CStr) -> Result<Statx, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+    rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
+}
+
+fn has_birth(found: &Statx) -> bool {
+    StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME)
 }
 
 #[derive(Clone, Debug)]

@@ -88,6 +88,9 @@ pub struct PreviouslyWritable {
     /// Device and inode, if the directory existed. They identify it after a rename.
     #[serde(deserialize_with = "present")]
     pub identity: Option<(u64, u64)>,
+    /// Its birth time: the file system gives an inode number again. None: unknown.
+    #[serde(deserialize_with = "present")]
+    pub born_ns: Option<i64>,
 }
 
 #[derive(Debug)]

@@ -7,6 +7,7 @@ machine (managed.py) → checks on the whole
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
@@ -185,8 +186,8 @@ def _project_file(request: Request, origin: Origin) -> FoundProfile | None:
                 "you trusted this file, and it no longer exists: without it, the default profile "
                 "would apply",
                 where=path,
-                hint="restore the file, or type `paddock trust --revoke FILE`, or choose a "
-                "profile: --profile ai-agent",
+                hint=f"type `paddock trust --forget {shlex.quote(path)}` if this is right; or "
+                "restore the file, or choose a profile: --profile ai-agent",
             )
         return None
     return ProfileSearch(origin).at_path(
@@ -269,17 +270,20 @@ def require_trusted_files(policy: Policy, files: list[PolicyText], origin: Origi
     for file in files:
         if file.walk is None or _is_read_only_config(file.walk, origin):
             continue
-        if (
+        if earlier := origin.writable_history.holding(file.walk):
+            where = shlex.quote(earlier.path)
+            why = f"a command of an earlier run could write {earlier.path}, where this file is"
+            otherwise = f" (`paddock trust --forget {where}`: trust all that is there now)"
+        elif (
             writable_history.holds(file.walk)
             or in_private_temp(file.walk, origin.uid)
             or origin.trusted.knows(file.written)
         ):
-            require_agreement(
-                file,
-                origin,
-                shown=file.written,
-                why="a command could rewrite this file, and weaken the sandbox of its next run",
-            )
+            why = "a command could rewrite this file, and weaken the sandbox of its next run"
+            otherwise = ""
+        else:
+            continue
+        require_agreement(file, origin, shown=file.written, why=why, otherwise=otherwise)
 
 
 def _is_read_only_config(walk: PathWalk, origin: Origin) -> bool:

@@ -13,10 +13,12 @@ import errno
 import os
 import shlex
 import stat
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from paddock.errors import PolicyError
 from paddock.frozen import dataclass
+from paddock.text.birth_time import born_object_at
 
 MAX_LINKS = 40  # the kernel's limit for one path
 
@@ -41,21 +43,49 @@ class ResolvedPath:
     above: tuple[Identity, ...]
     directory: bool = False
 
+    def objects(self) -> Iterator[tuple[str, Identity]]:
+        """The object and the directories above it, each with its path."""
+        parts = [part for part in self.path.split("/") if part]
+        if self.object is not None:
+            yield self.path, self.object
+        for depth, identity in zip(range(len(self.above) - 1, -1, -1), self.above, strict=True):
+            yield "/" + "/".join(parts[:depth]), identity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A path and everything below it, known by name and, for a directory, by inode, because it may
-    be renamed.
+    """A path and everything below it, known by name and, for a directory, by inode and birth time,
+    because it may be renamed. The name counts as long as no other directory has it.
     """
 
     path: str
     identity: Identity | None = None
+    born_ns: int | None = None  # None: unknown, so the device and the inode count alone
 
     def names(self, path: str) -> bool:
-        return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
+        within = f"{path}/".startswith(f"{self.path.rstrip('/')}/")
+        return within and not self.is_replaced()
 
     def holds(self, resolved: ResolvedPath) -> bool:
-        return self.identity is not None and self.identity in (resolved.object, *resolved.above)
+        return any(self._is(path, identity) for path, identity in resolved.objects())
+
+    def is_replaced(self) -> bool:
+        """Whether another object has its name. In doubt it is not."""
+        if self.identity is None or self.born_ns is None:
+            return False
+        found = born_object_at(self.path)
+        if found is None or found.born_ns is None:
+            return False
+        return (found.inode, found.born_ns) != (self.identity.inode, self.born_ns)
+
+    def _is(self, path: str, identity: Identity) -> bool:
+        """The number of a device changes at a reboot, so it counts only without a birth time."""
+        if self.identity is None or self.identity.inode != identity.inode:
+            return False
+        found = born_object_at(path) if self.born_ns is not None else None
+        if found is None or found.born_ns is None or found[:2] != identity:
+            return self.identity.device == identity.device
+        return found.born_ns == self.born_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -432,10 +432,38 @@ def test_a_run_is_refused_if_the_trusted_project_policy_is_gone(sandbox: Sandbox
     assert sandbox.outside(act).exit_code == 0, "another program of the user can do it"
     later = paddock(sandbox, "run", "--", "true")
     assert later.exit_code == 125, later
-    assert "it no longer exists" in later.stderr
+    assert later.stderr.count("it no longer exists") == 1, later
+    assert f"paddock trust --forget {sandbox.tree.project}/paddock.toml" in later.stderr
     assert paddock(sandbox, "run", "--profile", "ai-agent", "--", "true").exit_code == 0
-    assert paddock(sandbox, "trust", "--revoke").exit_code == 0
+    assert paddock(sandbox, "trust", "--forget", "paddock.toml").exit_code == 0
     assert paddock(sandbox, "run", "--", "true").exit_code == 0
+
+
+def test_what_one_wide_run_could_write_is_shown_and_forgotten(sandbox: SandboxRunner) -> None:
+    """A directory that another run could write stays known."""
+    root = sandbox.tree.root
+    policy = sandbox.tree.put(root / "tools" / "strict.toml", STRICT)
+    planted = sandbox.tree.project / "loose.toml"
+    plant(sandbox, planted.name)
+    use: list[Word] = ["run", "--policy", policy, "--", "true"]
+    assert paddock(sandbox, *use, cwd=elsewhere(sandbox)).exit_code == 0, "the control"
+    wide = ("--profile", "ai-agent", "--allow", root)
+    assert paddock(sandbox, "run", *wide, "--", "true").exit_code == 0
+    refused = paddock(sandbox, *use, cwd=elsewhere(sandbox))
+    assert refused.exit_code == 125, refused
+    assert f"a command of an earlier run could write {root}, where this file is" in refused.stderr
+    assert f"paddock trust --forget {root}" in refused.stderr
+    assert f"a command could write: {root}\n" in paddock(sandbox, "trust", "--list").stdout
+    inner = paddock(sandbox, "trust", "--forget", policy.parent)
+    assert (inner.exit_code, f"--forget {root}" in inner.stderr) == (125, True), inner
+    forgotten = paddock(sandbox, "trust", "--forget", root)
+    assert forgotten.exit_code == 0, forgotten
+    assert f"a command could still write: {sandbox.tree.project}\n" in forgotten.stdout
+    assert f"a command could write: {root}\n" not in paddock(sandbox, "trust", "--list").stdout
+    assert paddock(sandbox, *use, cwd=elsewhere(sandbox)).exit_code == 0
+    is_kept_from_the_secret(sandbox, "--policy", planted)
+    assert paddock(sandbox, "run", *wide, "--", "true").exit_code == 0
+    assert paddock(sandbox, *use, cwd=elsewhere(sandbox)).exit_code == 125, "recorded again"
 
 
 def test_a_refused_run_records_no_writable_path(sandbox: SandboxRunner) -> None:
@@ -559,7 +587,7 @@ def test_a_link_in_the_config_directory_is_judged_by_where_it_leads(sandbox: San
             ).exit_code
             == 0
         )
-        assert paddock(sandbox, "trust", "--revoke", team).exit_code == 0
+        assert paddock(sandbox, "trust", "--forget", team).exit_code == 0
 
 
 def test_a_linked_directory_in_the_config_directory_is_judged_by_where_it_leads(
@@ -638,6 +666,35 @@ def test_a_renamed_project_still_counts_as_previously_writable(sandbox: SandboxR
     is_kept_from_the_secret(sandbox, "--policy", renamed / "pol.toml")
     flags = ("--profile", "ai-agent", "--read", renamed / "build")
     is_kept_from_the_secret(sandbox, *flags, words="leads through a symlink")
+
+
+def test_a_directory_with_the_inode_number_of_a_removed_one_was_not_written(
+    sandbox: SandboxRunner,
+) -> None:
+    """The control is the project itself, which a command could write: its links are refused."""
+    for number in range(20):
+        project = sandbox.tree.make(sandbox.tree.root / f"old-{number}")
+        assert (
+            sandbox.inside(["ln", "-s", sandbox.tree.outside, "build"], cwd=project).exit_code == 0
+        )
+        link = project / "build"
+        is_kept_from_the_secret(
+            sandbox, "--profile", "ai-agent", "--read", link, words="leads through a symlink"
+        )
+        known = project.stat().st_ino
+        link.unlink()
+        project.rmdir()
+        fresh = sandbox.tree.make(sandbox.tree.root / f"fresh-{number}")
+        if fresh.stat().st_ino == known:
+            break
+    else:
+        pytest.skip("this file system does not give an inode number again")
+    sandbox.tree.put(fresh / "strict.toml", STRICT)
+    (fresh / "build").symlink_to(sandbox.tree.outside)
+    flags = ("--policy", fresh / "strict.toml", "--read", fresh / "build")
+    read: list[Word] = ["cat", sandbox.tree.secret]
+    later = paddock(sandbox, "run", *flags, "--", *read, cwd=elsewhere(sandbox))
+    assert (later.exit_code, later.stdout) == (0, f"{SECRET}\n"), later
 
 
 def test_a_project_with_a_line_break_in_its_name_counts_as_previously_writable(

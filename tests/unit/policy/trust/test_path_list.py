@@ -50,13 +50,6 @@ def test_umask_does_not_change_the_mode_of_the_list(state: str, umask: int) -> N
     assert modes == [0o700, 0o600]
 
 
-def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
-    first = WritableHistory.record(state, [follow("/srv/a"), follow("/srv/a/b")])
-    assert named(first) == ["/srv/a"]
-    assert WritableHistory.record(state, [follow("/srv/a/c")]) == first
-    assert named(WritableHistory.record(state, [follow("/srv/ab")])) == ["/srv/a", "/srv/ab"]
-
-
 def test_nothing_to_remember_writes_nothing(state: str) -> None:
     assert WritableHistory.record(state, []).facts == ()
     assert JournalHistory.record(state, []).facts == ()
