@@ -501,7 +501,7 @@ fn a_program_of_git_is_the_command_of_git() {
         ("/usr/lib/git-core/git-push", "/usr/lib/git-core/git-push", "git-push", true),
         ("/usr/bin/git", "./git-push", "x", true),
         ("/usr/bin/git", "/usr/bin/git", "git push origin", true),
-        ("/usr/bin/git", "/usr/lib/git-core/git-status", "git-status push", false),
+        ("/usr/bin/git", "/usr/lib/git-core/git-status", "git-status", false),
         ("/usr/bin/git-push", "/usr/bin/git-push-all", "git-push-all", false),
     ] {
         let exec = TestExec::new(exe, argv).named(named);
