@@ -5,7 +5,8 @@
 //! A changed copy is another program, as is a program that the command brings along.
 
 use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::Path;
@@ -14,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::decide_exec;
 use super::interpreter_chain::ChainFile;
-use super::rules::{Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
+use super::rules::{Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, acts_by_its_words};
 use super::trusted_program_dirs::TrustedDirs;
 use crate::plan::Action;
 
@@ -46,6 +47,8 @@ pub struct ProgramContents {
 
 #[derive(Debug)]
 struct KnownProgram {
+    /// The paths that lead to it: its own, and those of links. A rule can name a link.
+    names: Vec<Vec<u8>>,
     real: Vec<u8>,
     size: u64,
     digest: OnceCell<[u8; 32]>,
@@ -107,14 +110,17 @@ impl ProgramContents {
         rules: &ExecRules,
         exec: &ExecRequest<'_>,
     ) -> Result<Option<ExecDecision>, ()> {
-        let mut files = exec.chain.to_vec();
-        let Some(file) = files.get_mut(index) else { return Ok(None) };
-        *file = ExecFile { named: &program.real, real: &program.real, ..*file };
-        let as_program = ExecRequest { chain: &files, granted: true, ..*exec };
-        let decision = rules.judge(&as_program);
-        if decision.action == Action::Allow {
-            return Ok(None); // then its content makes no difference
-        }
+        let decisions = program.names.iter().filter_map(|name| {
+            let mut files = exec.chain.to_vec();
+            let file = files.get_mut(index)?;
+            *file = ExecFile { named: name, real: &program.real, ..*file };
+            Some(rules.judge(&ExecRequest { chain: &files, granted: true, ..*exec }))
+        });
+        let refusals = decisions.filter(|decision| decision.action != Action::Allow);
+        // Without a refusal its content makes no difference. A denial is stricter than a question.
+        let Some(decision) = refusals.min_by_key(|decision| decision.action != Action::Deny) else {
+            return Ok(None);
+        };
         let found = (exec.digest)(index).map_err(|_| ())?;
         Ok((program.digest() == Some(found)).then_some(decision))
     }
@@ -124,11 +130,15 @@ impl ProgramContents {
             let mut others: HashMap<u64, Vec<KnownProgram>> = HashMap::new();
             let listed = program_dirs().into_iter().flat_map(|dir| files_in(&dir));
             let paths: BTreeSet<_> = listed.chain(self.named.iter().cloned()).collect();
-            let mut seen = BTreeSet::new();
+            let mut by_file: BTreeMap<Vec<u8>, KnownProgram> = BTreeMap::new();
             for program in paths.iter().filter_map(|path| KnownProgram::at(path)) {
-                if seen.insert(program.real.clone()) {
-                    others.entry(program.size).or_default().push(program);
+                match by_file.entry(program.real.clone()) {
+                    Entry::Vacant(free) => drop(free.insert(program)),
+                    Entry::Occupied(known) => known.into_mut().names.extend(program.names),
                 }
+            }
+            for program in by_file.into_values() {
+                others.entry(program.size).or_default().push(program);
             }
             others
         });
@@ -143,8 +153,14 @@ impl KnownProgram {
         let is_link = std::fs::symlink_metadata(path).ok()?.is_symlink();
         let real = if is_link { path.canonicalize().ok()? } else { path.to_owned() };
         let found = std::fs::metadata(&real).ok()?;
+        let real = real.into_os_string().into_vec();
+        let mut names = vec![real.clone()];
+        if is_link && !acts_by_its_words(&real) {
+            names.push(path.as_os_str().as_bytes().to_vec());
+        }
         found.is_file().then(|| KnownProgram {
-            real: real.into_os_string().into_vec(),
+            names,
+            real,
             size: found.len(),
             digest: OnceCell::new(),
         })

@@ -29,6 +29,13 @@ const MAX_REGEX_BYTES: usize = 1 << 20;
 /// program itself.
 const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
 
+/// Does the program choose its part by its arguments? Then the rules read them, and the name of a
+/// link to it (`git-push`) says nothing about a copy of it.
+pub fn acts_by_its_words(path: &[u8]) -> bool {
+    let name = basename(path);
+    name == b"git" || MULTI_CALL.contains(&name)
+}
+
 /// An exec that a process requests.
 pub struct ExecRequest<'a> {
     /// Every file that this exec runs: the requested one, then the interpreter of each `#!` line.

@@ -4,6 +4,7 @@ denied program stays denied.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 
@@ -57,6 +58,19 @@ def test_a_copy_of_a_denied_program_stays_denied(gate: Gate) -> None:
     denied = [event for event in gate.execs() if event["action"] == "deny"]
     assert len(denied) == 4 * ROUNDS
     assert {event["rule_id"] for event in denied} == {"no-marker"}
+
+
+def test_a_copy_of_a_program_that_a_rule_names_by_a_link_is_denied(gate: Gate) -> None:
+    shell = "/bin/sh"
+    if os.path.basename(os.path.realpath(shell)) == "sh":
+        pytest.skip("/bin/sh is no link to another name here")
+    script = f"cp {shell} copied && ./copied -c 'touch made'"
+    gate.without(["bash", "-c", script])
+    (gate.project / "made").unlink()
+    outcome = gate.inside(["bash", "-c", script], rule("no-sh", "deny", exe_basename="sh"))
+    assert (gate.project / "copied").exists(), str(outcome)
+    assert not (gate.project / "made").exists(), str(outcome)
+    assert "no-sh" in {event["rule_id"] for event in gate.execs() if event["action"] == "deny"}
 
 
 def test_a_changed_copy_is_another_program(gate: Gate) -> None:
