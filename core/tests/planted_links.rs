@@ -10,6 +10,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use serde_json::{Value, json};
 use support::*;
 
@@ -35,8 +36,8 @@ fn recorded(path: &Path, identity: &Value, born_ns: Value) -> Value {
 }
 
 fn born_ns(path: &Path) -> i64 {
-    let born = fs::metadata(path).unwrap().created().unwrap();
-    born.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos().try_into().unwrap()
+    let found = statx(CWD, path, AtFlags::empty(), StatxFlags::BTIME).unwrap();
+    found.stx_btime.tv_sec * 1_000_000_000 + i64::from(found.stx_btime.tv_nsec)
 }
 
 fn identity(path: &Path) -> Value {
