@@ -170,7 +170,7 @@ fn a_symlink_does_not_open_a_closed_path() {
     let readable = closing(plan(&home, &[grant(&above, "read")]), &[], &keys);
     assert!(allowed(&readable, home.join("keys/id")));
     let mut writable = closing(plan(&home, &[grant(&above, "allow")]), &[], &keys);
-    writable["files"]["reached"] = json!([{"path": home, "identity": null}]);
+    writable["files"]["reached"] = json!([{"path": home, "identity": null, "born_ns": null}]);
     assert_eq!(attempt(&writable, "write", home.join("keys/id")), "denied");
     assert_eq!(attempt(&writable, "write", home.join("notes")), "allowed");
 }
