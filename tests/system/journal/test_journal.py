@@ -317,7 +317,7 @@ def test_the_order_is_journal_then_landlock_then_filter_then_exec(sandbox: Sandb
         at(r"write\w*\(.*session\.start"),
         at(r"landlock_restrict_self\("),
         at(r"SECCOMP_SET_MODE_FILTER|PR_SET_SECCOMP"),
-        at(r'execve\("/bin/true"'),
+        at(r"execve\(.* = 0"),  # strace can not read the name: init's memory is closed to it
         at(r"write\w*\(.*session\.end"),
     ]
     assert positions == sorted(positions)
