@@ -85,7 +85,7 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
         "event": "exec", "pid": denied["pid"], "ppid": shell["pid"], "exe": str(programs.forbidden),
         "argv": [str(programs.forbidden), "1"], "cwd": str(sub), "action": "deny", "ran": False,
         "verified": False, "rule_id": "no-marker", "reason": "leaves a mark", "by": None,
-        "asked_ms": None,
+        "asked_ms": None, "interpreter": None,
     }  # fmt: skip
     assert ran == {
         **denied, "pid": ran["pid"], "exe": str(programs.allowed),

@@ -280,7 +280,8 @@ def test_no_fifo_is_made_in_a_git_directory(full: SandboxRunner) -> None:
             ["sh", "-c", "echo started; mv .git/HEAD .git/old; mkfifo .git/HEAD"], cwd=place
         )
         assert planted.started, str(planted)
-        assert (place / ".git/HEAD").exists() is not inside, str(planted)
+        is_fifo = stat.S_ISFIFO((place / ".git/HEAD").stat().st_mode)
+        assert is_fifo is not inside, str(planted)
         ended = _host(full, place, "timeout 3 git status")
         assert (ended.exit_code == 124) is not inside, "git waits at the FIFO"
         assert stat.S_ISFIFO((place / ".git/own").stat().st_mode), "the file existed before"

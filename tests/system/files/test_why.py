@@ -156,7 +156,9 @@ def test_why_and_init_agree_on_names_in_the_landlock_tier(
     assert (code, text.partition(":")[0]) == (1, "denied"), text
     assert reason in text
     assert "not tested: only a run judges names that are written" in text
-    assert "to allow it" not in text, "no grant would help"
+    opening = "to allow it: paddock run --open-protected '**/.env'"
+    assert ("to allow it" in text) == (name == ".env"), "no grant would help"
+    assert (opening in text) == (name == ".env")
     answer = json.loads(why("write", "--json")[1])
     assert answer["tried"] == {"outcome": "untried", "errno": None}
     script = f"echo started; cat {name}; echo changed > {name}"
