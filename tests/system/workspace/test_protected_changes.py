@@ -13,7 +13,7 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
         "echo evil > .envrc; mkdir -p sub/.vscode; echo evil > sub/.vscode/tasks.json; "
         "echo evil > sub/fine;"
         "echo evil >> .git/config; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; "
-        "echo ok > .git/HEAD"
+        "echo ref: refs/heads/main > .git/HEAD"
     )
     shown = cow.diff()
     assert shown[".git/HEAD"] == shown["sub/fine"] == "added"
@@ -154,7 +154,7 @@ def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
     )
     assert cow.diff() == {
         "a/.git": "type!protected",
-        "a/.git/HEAD": "deleted!blocked",
+        "a/.git/HEAD": "deleted!protected",
         "b": "added",
         "b/.git": "added!protected",
         "c": "added",
