@@ -271,7 +271,7 @@ def compare(
             else:
                 found.refused += 1
             # Init drops the mark where it is not harmless content for git.
-            by_content = act == "write" and "harmless content only" in answer["reason"]
+            by_content = act == "write" and "harmless content only" in str(answer["reason"])
             if not by_content and not _host_agrees(
                 places[path], act, done=inside == 0 and not copied, later=bool(answer["later"])
             ):
