@@ -59,7 +59,7 @@ pub fn changed_entries(before: &[u8], after: &[u8], hash: usize) -> Option<Vec<C
         [entry.path, b"\0", &mode, &stage, entry.id].concat()
     };
     let mut known = HashSet::new();
-    // What can not be read there counts as changed.
+    // An entry that can not be read there counts as changed.
     let _ = see_entries(before, hash, &mut |entry| {
         known.insert(key(entry));
     });

@@ -367,7 +367,8 @@ pub fn changes_hashes_by_common_dir(entry: &[u8], content: Option<&[u8]>) -> boo
 /// Does a repository above this directory have files in it? A new repository here would take its
 /// place. A repository that can not be read counts as yes, because the command can take the right
 /// away for a moment. Only Landlock's own refusal counts as no: then the repository lies outside of
-/// the grants, and [`OuterFiles`] has its directories. If the index is away for a moment, [`takes_files_of_repository`] does not let it back.
+/// the grants, and [`OuterFiles`] has its directories. If the index is away for a moment,
+/// [`takes_files_of_repository`] does not let it back.
 pub fn holds_tracked_files(dir: &[u8]) -> bool {
     let mut top = recognise_git_dirs::parent(dir);
     while !top.is_empty() {

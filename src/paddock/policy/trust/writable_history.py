@@ -23,7 +23,7 @@ from paddock.text.birth_time import born_object_at
 from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follow
 
 STORE = "reach"
-MAX_GONE = 1000  # a list of this length takes 2 ms at each start
+MAX_GONE = 1000  # each start reads the whole list
 
 _TEMP_PARENT = "/tmp"  # the parent of private temporary directories
 
